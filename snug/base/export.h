@@ -1,0 +1,4 @@
+// Marks what the shared libraries export; everything else is hidden.
+#pragma once
+
+#define SNUG_API __attribute__((visibility("default")))
