@@ -1,11 +1,12 @@
 # snug_test(name LABEL core|cpu|cuda|slow SOURCES a.cpp b.cpp ...): one GoogleTest program, one ctest entry.
+# A test with the label core, alone or beside slow (LABEL core slow), links no LibTorch.
 function(snug_test name)
-  cmake_parse_arguments(arg "" "LABEL;TIMEOUT" "SOURCES" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT" "LABEL;SOURCES" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
   add_executable(${name}_test ${arg_SOURCES})
-  if(arg_LABEL STREQUAL "core")
+  if("core" IN_LIST arg_LABEL)
     target_link_libraries(${name}_test PRIVATE snug_core GTest::gtest GTest::gtest_main)
   else()
     target_link_libraries(${name}_test PRIVATE snug GTest::gtest GTest::gtest_main)

@@ -44,12 +44,14 @@ template <class... Parts>
 
 template <class... Parts>
 void check(bool condition, const Parts&... parts) {
-  if (!condition) [[unlikely]] throw Error(concat(parts...));
+  if (!condition) [[unlikely]]
+    throw Error(concat(parts...));
 }
 
 template <class... Parts>
 void ensure(bool condition, const Parts&... parts) {
-  if (!condition) [[unlikely]] throw InternalError(concat("bug in snug: ", parts...));
+  if (!condition) [[unlikely]]
+    throw InternalError(concat("bug in snug: ", parts...));
 }
 
 }  // namespace snug

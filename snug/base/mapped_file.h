@@ -11,7 +11,8 @@ namespace snug {
 
 class SNUG_API MappedFile {
  public:
-  explicit MappedFile(const std::filesystem::path& path);  // throws Error if it is missing, a folder or unreadable
+  // Throws Error if the file is missing, a folder or unreadable.
+  explicit MappedFile(const std::filesystem::path& path);
   ~MappedFile();
   // Neither copied nor moved: views into the map hold its address. Share it by shared_ptr.
   MappedFile(const MappedFile&) = delete;

@@ -1,10 +1,15 @@
-// A file being written: every failed write is a RunError that names the file and the cause ("no space left on device").
+// A file being written: every failed write is a RunError that names the file and the cause.
 //
 //   OutputFile file("trace.snug");
 //   file.write(bytes);
-//   file.close();                      // without it the destructor removes what was written: nothing half-written stays
+//   file.close();
+//
+// Nothing half-written stays: without close() the destructor removes the file, or cuts one opened with Append
+// back to what it held before.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string_view>
@@ -16,21 +21,28 @@ namespace snug {
 class SNUG_API OutputFile {
  public:
   enum class Mode { Replace, Append };
+  // A path that cannot be opened is an Error, a full or broken device a RunError.
   explicit OutputFile(const std::filesystem::path& path, Mode mode = Mode::Replace);
   ~OutputFile();
   // Neither copied nor moved: it owns the descriptor and the right to remove the file.
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  void write(std::string_view bytes);  // unbuffered: a line written is a line on disk if the process is killed
+  // Unbuffered: a line written is in the file even if the process is killed.
+  void write(std::string_view bytes);
   void write(std::span<const std::byte> bytes);
-  void keep();                         // from here on the file stays even if close() is never reached (logs)
-  void close();                        // throws RunError if the file system refuses what it took before
+  void keep();   // from here on the file stays even if close() is never reached (logs)
+  void close();  // throws RunError if the file system refuses what it took before
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  void discard() noexcept;
+
   std::filesystem::path path_;
   int descriptor_ = -1;
+  std::uint64_t device_ = 0;  // with the inode: which file this is, whatever the path comes to name
+  std::uint64_t inode_ = 0;
+  std::int64_t old_size_ = 0;  // bytes it held before Append
   bool kept_ = false;
 };
 

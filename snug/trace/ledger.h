@@ -1,4 +1,4 @@
-// The running account: live and peak bytes by category and region. Constant work per event, whatever the number of regions.
+// The running account: live and peak bytes by category and region. Constant work per event.
 //
 //   Ledger ledger;
 //   for (const Event& event : events) ledger.apply(event);
@@ -6,7 +6,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -33,8 +35,8 @@ struct SNUG_API Snapshot {
 
 class SNUG_API Ledger {
  public:
-  // Alloc, Free and Retag change the account; the other kinds are accepted and change nothing. Freeing or retagging
-  // an unknown block, or allocating one that is live, is an InternalError.
+  // Alloc, Free and Retag change the account; the other kinds are accepted and change nothing. Freeing or
+  // retagging an unknown block, or allocating one that is live, is an InternalError.
   void apply(const Event& event);
 
   std::uint64_t live_bytes() const { return live_; }
@@ -43,8 +45,9 @@ class SNUG_API Ledger {
   std::size_t live_blocks() const { return blocks_.size(); }
 
   Snapshot live(const NameTable& names) const;
-  Snapshot peak(const NameTable& names) const;  // the first moment at which the total was highest since reset_peak()
-  // The highest each category reached by itself since reset_peak(); these moments differ, so the sum is not the peak.
+  // The first moment at which the total was highest since reset_peak().
+  Snapshot peak(const NameTable& names) const;
+  // The highest each category reached by itself since reset_peak(); their sum is not the peak.
   CategoryBytes category_peaks() const;
   void reset_peak();  // the peak starts again from what is live
 
@@ -54,8 +57,8 @@ class SNUG_API Ledger {
     Category category;
     NameId region;
   };
-  // Bytes of one (region, category). `at_peak` is filled lazily: it is right when `epoch` is the ledger's, else the
-  // cell has not changed since the peak and `live` is the value at the peak.
+  // Bytes of one (region, category). `at_peak` is filled lazily: it is right when `epoch` is the ledger's,
+  // else the cell has not changed since the peak and `live` is the value at the peak.
   struct Cell {
     std::uint64_t live = 0;
     std::uint64_t at_peak = 0;

@@ -1,4 +1,4 @@
-// Traces on disk and in memory. Written as a stream in a compact form, so that ten million events need no RAM to speak of.
+// Traces on disk and in memory. Written as a compact stream: ten million events need no RAM to speak of.
 //
 //   TraceWriter writer("step.trace", {.device = "cpu"});
 //   writer.write(event, names);
@@ -6,6 +6,7 @@
 //   Trace trace = load("step.trace");  // a file cut short is read up to the cut, and says so
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -18,15 +19,15 @@
 namespace snug::trace {
 
 struct TraceInfo {
-  std::string device;             // "cpu", "cuda:0", "meta"
-  Json about = Json::object();    // free for the writer: model, batch, command; shown by reports
+  std::string device;           // "cpu", "cuda:0", "meta"
+  Json about = Json::object();  // free for the writer: model, batch, command; shown by reports
 };
 
 struct Trace {
   TraceInfo info;
   NameTable names;
   std::vector<Event> events;
-  bool cut_short = false;         // the file ended inside its last chunk; everything before it is here
+  bool cut_short = false;  // the file ended inside its last chunk; everything before it is here
 };
 
 // Receives events one by one as they happen.
@@ -36,15 +37,17 @@ class SNUG_API EventSink {
   virtual void write(const Event& event, const NameTable& names) = 0;
 };
 
-// Note [Trace file]: "SNUGTRC1", a length-prefixed JSON header with its checksum, then chunks of [payload bytes u32]
-// [crc32 u32][payload]. A payload holds records; a record is a kind byte and varints, times and blocks as differences.
-// Names are defined in the chunk that first uses them. The last chunk is an end record with the number of events.
+// Note [Trace file]: "SNUGTRC1", then a header (JSON) and chunks (records), each as [bytes][crc32][payload]
+// with u32 little-endian. A record is a name (numbered in order, before the first event that uses it), an
+// event (kind, which fields follow, then varints; times and blocks as differences), or the end with the
+// number of events. The end stands alone in the last chunk: a file without it was cut short.
 class SNUG_API TraceWriter final : public EventSink {
  public:
   TraceWriter(const std::filesystem::path& path, const TraceInfo& info);
-  ~TraceWriter() override;        // without finish() the file is removed
+  ~TraceWriter() override;  // without finish() the file is removed
+  // Always the same table: its numbers are the file's. Throws RunError once the disk is full.
   void write(const Event& event, const NameTable& names) override;
-  void finish();                  // throws RunError when the disk is full
+  void finish();
   std::uint64_t events() const;
 
  private:
@@ -52,14 +55,14 @@ class SNUG_API TraceWriter final : public EventSink {
   std::unique_ptr<Impl> impl_;
 };
 
-// Reads one event at a time in constant memory. A damaged header or chunk, or a foreign file, is an Error that names it.
+// Reads one event at a time in constant memory. Damage, or a foreign file, is an Error that names the file.
 class SNUG_API TraceReader {
  public:
   explicit TraceReader(const std::filesystem::path& path);
   ~TraceReader();
-  bool next(Event& event);        // false at the end, or at the cut
+  bool next(Event& event);  // false at the end, or at the cut
   const TraceInfo& info() const;
-  const NameTable& names() const; // grows while reading
+  const NameTable& names() const;  // grows while reading
   bool cut_short() const;
 
  private:

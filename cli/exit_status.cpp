@@ -1,0 +1,82 @@
+#include "cli/exit_status.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <new>
+#include <string>
+#include <string_view>
+
+#include "snug/base/error.h"
+#include "snug/memory/out_of_budget.h"
+
+namespace snug::cli {
+namespace {
+
+constexpr std::string_view kWhatHelps =
+    "to fit: a smaller --micro-batch (the batch stays, in more parts), a shorter --seq-len, or a larger "
+    "--budget";
+
+std::string one_line(std::string text) {
+  for (char& c : text) {
+    if (c == '\n' || c == '\r') c = ' ';
+  }
+  return text;
+}
+
+std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
+
+int say(ExitStatus status, std::string_view message) {
+  fmt::print(stderr, "snug: {}\n", message);
+  return status;
+}
+
+int say_what_was_alive(std::string_view report) {
+  while (report.ends_with('\n')) report.remove_suffix(1);
+  fmt::print(stderr, "snug: {}\n\n{}\n", report, kWhatHelps);
+  return kRunFailed;
+}
+
+}  // namespace
+
+int exit_status(const std::function<void()>& run) {
+  try {
+    run();
+    return kDone;
+  } catch (const RunError& error) {
+    return say(kRunFailed, one_line(error.what()));
+  } catch (const Error& error) {
+    return say(kBadInput, one_line(error.what()));
+  } catch (const memory::OutOfBudget& error) {
+    return say_what_was_alive(error.what());
+  } catch (const c10::OutOfMemoryError& error) {
+    return say_what_was_alive(error.what_without_backtrace());
+  } catch (const c10::Error& error) {
+    return say(kRunFailed, first_line(error.what_without_backtrace()));
+  } catch (const std::filesystem::filesystem_error& error) {
+    return say(kBadInput, fmt::format("{}: {}", error.path1().string(), error.code().message()));
+  } catch (const std::bad_alloc&) {
+    return say(kRunFailed, "out of host memory");
+  } catch (const std::exception& error) {
+    return say(kRunFailed, one_line(error.what()));
+  }
+}
+
+void refuse(const CLI::App& app, const CLI::ParseError& error) {
+  const std::string what = error.what();
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    fail(what.substr(0, what.find(':')), " needs a value");
+  }
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    fail("unknown option or argument \"", app.remaining(true).front(), "\"; 'snug ",
+         app.get_subcommands().front()->get_name(), " --help' lists what there is");
+  }
+  fail(what);
+}
+
+}  // namespace snug::cli

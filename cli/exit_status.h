@@ -1,0 +1,22 @@
+// What a process says and returns when something goes wrong: never a stack trace.
+#pragma once
+
+#include <functional>
+
+namespace CLI {
+class App;
+class ParseError;
+}  // namespace CLI
+
+namespace snug::cli {
+
+// The contract of every verb. 1 is for answers that are no: does not fit, gradients differ.
+enum ExitStatus : int { kDone = 0, kNo = 1, kBadInput = 2, kRunFailed = 3 };
+
+// Runs and turns what it throws into a message on standard error and a status.
+int exit_status(const std::function<void()>& run);
+
+// Throws Error with CLI11's complaint in one line.
+[[noreturn]] void refuse(const CLI::App& app, const CLI::ParseError& error);
+
+}  // namespace snug::cli

@@ -1,0 +1,111 @@
+#include "cli/flags.h"
+
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "snug/base/error.h"
+
+namespace snug::cli {
+namespace {
+
+template <class Number>
+std::optional<Number> parse_all(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<std::int64_t> parse_whole(std::string_view text) {
+  if (const auto whole = parse_all<std::int64_t>(text)) return whole;
+  constexpr double kExact = 1e18;  // below 2^63, so that the conversion is defined
+  const auto real = parse_all<double>(text);
+  if (!real || !std::isfinite(*real) || std::abs(*real) > kExact || *real != std::floor(*real))
+    return std::nullopt;
+  return static_cast<std::int64_t>(*real);
+}
+
+std::int64_t cuda_devices() {
+  return at::globalContext().hasCUDA() ? at::detail::getCUDAHooks().deviceCount() : 0;
+}
+
+void parse_named(const std::string& name, const std::vector<std::string>& values,
+                 const std::function<void(const std::string&)>& parse) {
+  check(values.size() == 1, name, " was given ", values.size(), " times; once is enough");
+  check(!values[0].empty() && !values[0].starts_with("--"), name, " needs a value, got \"", values[0], "\"");
+  try {
+    parse(values[0]);
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    throw Error(message.starts_with(name) ? message : name + ": " + message);
+  }
+}
+
+}  // namespace
+
+CLI::Option* add_value(CLI::App& verb, const std::string& name, const std::string& placeholder,
+                       std::function<void(const std::string&)> parse, const std::string& help) {
+  const auto read = [name, parse = std::move(parse)](const CLI::results_t& values) {
+    parse_named(name, values, parse);
+    return true;
+  };
+  return verb.add_option(name, read, help)
+      ->type_name(placeholder)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);  // so that a second value reaches `read`
+}
+
+std::int64_t parse_count(const std::string& name, const std::string& text, std::int64_t least,
+                         std::int64_t most) {
+  const auto value = parse_whole(text);
+  check(value.has_value(), name, " must be a whole number, got \"", text, "\"");
+  check(*value >= least, name, " must be at least ", least, ", got ", text);
+  check(*value <= most, name, " must be at most ", most, ", got ", text);
+  return *value;
+}
+
+double parse_number(const std::string& name, const std::string& text, double most) {
+  const auto value = parse_all<double>(text);
+  check(value && std::isfinite(*value), name, " must be a number, got \"", text, "\"");
+  check(*value >= 0, name, " must be at least 0, got ", text);
+  check(*value <= most, name, " must be at most ", most, ", got ", text);
+  return *value;
+}
+
+CLI::Option* add_text(CLI::App& verb, const std::string& name, const std::string& placeholder,
+                      std::string& target, const std::string& help) {
+  return add_value(
+      verb, name, placeholder, [&target](const std::string& text) { target = text; }, help);
+}
+
+void add_json(CLI::App& verb, bool& json) {
+  verb.add_flag("--json", json, "One JSON document on standard output, and nothing else there");
+}
+
+void add_device(CLI::App& verb, std::string& device) {
+  add_text(verb, "--device", "auto|cpu|cuda[:i]", device, "Default auto: the first GPU, else the CPU");
+}
+
+c10::Device parse_device(const std::string& text, bool must_exist) {
+  if (text == "cpu") return c10::kCPU;
+  const std::int64_t devices = cuda_devices();
+  if (text == "auto") return devices > 0 ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
+
+  const std::optional<std::int64_t> index = text == "cuda" ? 0
+                                            : text.starts_with("cuda:")
+                                                ? parse_all<std::int64_t>(text.substr(5))
+                                                : std::nullopt;
+  check(index && *index >= 0 && *index < 128, "--device must be auto, cpu, cuda or cuda:i, got \"", text,
+        "\"");
+  check(!must_exist || devices > 0, "--device ", text,
+        ": no GPU found, or snug was built with SNUG_CUDA=OFF; use ", "--device cpu");
+  check(!must_exist || *index < devices, "--device ", text, ": this machine has ", devices,
+        devices == 1 ? " GPU" : " GPUs", ", counted from 0");
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(*index)};
+}
+
+}  // namespace snug::cli

@@ -1,0 +1,80 @@
+#include "cli/run_text.h"
+
+#include <fmt/format.h>
+
+#include "cli/output.h"
+#include "snug/base/bytes.h"
+#include "snug/report/compare.h"
+#include "snug/report/text.h"
+#include "snug/trace/category_json.h"
+#include "snug/train/progress.h"
+
+namespace snug::cli {
+
+namespace fs = std::filesystem;
+using train::TrainConfig;
+using train::TrainResult;
+
+namespace {
+
+bool within_budget(const TrainConfig& config, const TrainResult& result) {
+  return !config.budget_bytes || result.budget_use_bytes(config.device) <= *config.budget_bytes;
+}
+
+}  // namespace
+
+std::string heading(const TrainConfig& config, const fs::path& out_dir) {
+  return fmt::format(
+      "model   {}: {} parameters, {} on {}\n"
+      "data    {}: {} x {} tokens per step{}\n"
+      "run     {} steps of {}, into {}\n",
+      config.model_name, train::grouped(models::parameter_count(config.model)), name(config.precision),
+      config.device.str(), config.data, config.batch_size, config.seq_len,
+      config.accumulation() > 1
+          ? fmt::format(", in {} micro-batches of {}", config.accumulation(), config.micro_batch)
+          : "",
+      config.steps, name(config.optimizer.kind), out_dir.string());
+}
+
+std::string prediction(const TrainConfig& config, const trace::Snapshot& peak) {
+  std::string text = fmt::format("\nPredicted peak {}", format_bytes(peak.total));
+  if (config.budget_bytes) text += fmt::format(", budget {}", format_bytes(*config.budget_bytes));
+  return text + "\n" + report::table(peak, {.regions = 0}) + "\n";
+}
+
+std::string summary(const TrainConfig& config, const TrainResult& result, const fs::path& out_dir) {
+  std::string text;
+  if (result.interrupted)
+    text += fmt::format("\nInterrupted after step {} of {}\n", result.steps, config.steps);
+  if (result.steps > 0) {
+    text += fmt::format("\nLoss {:.4f} -> {:.4f}, {} per step, {:.0f} tokens/s\n", result.first_loss,
+                        result.last_loss, train::format_seconds(result.measured.step_seconds),
+                        result.tokens_per_second);
+    text += "\nAt the peak\n" + report::compare(result.predicted.peak, result.measured.peak);
+    text += "\n" + memory_lines(result.measured);
+  }
+  if (config.budget_bytes && result.steps > 0) {
+    const std::uint64_t used = result.budget_use_bytes(config.device);
+    text += fmt::format("budget    {:>12}  {}: {:.1f} % used\n", format_bytes(*config.budget_bytes),
+                        within_budget(config, result) ? "held" : "NOT HELD",
+                        100 * static_cast<double>(used) / static_cast<double>(*config.budget_bytes));
+  }
+  return text + fmt::format("\nRun directory: {}\n", out_dir.string());
+}
+
+Json document(const TrainConfig& config, const TrainResult& result, const fs::path& out_dir) {
+  return {
+      {"steps", result.steps},
+      {"interrupted", result.interrupted},
+      {"first_loss", result.first_loss},
+      {"last_loss", result.last_loss},
+      {"tokens_per_second", result.tokens_per_second},
+      {"budget_bytes", config.budget_bytes ? Json(*config.budget_bytes) : Json(nullptr)},
+      {"predicted",
+       {{"peak_bytes", result.predicted.peak.total}, {"bytes", trace::to_json(result.predicted.peak.bytes)}}},
+      {"measured", to_json(result.measured)},
+      {"within_budget", within_budget(config, result)},
+      {"run_directory", out_dir.string()}};
+}
+
+}  // namespace snug::cli

@@ -1,0 +1,96 @@
+// snug train: the main job.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cli/flags.h"
+#include "cli/interrupt.h"
+#include "cli/output.h"
+#include "cli/run_text.h"
+#include "cli/training_flags.h"
+#include "cli/verbs.h"
+#include "snug/base/bytes.h"
+#include "snug/train/progress.h"
+#include "snug/train/trainer.h"
+
+namespace snug::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using train::TrainConfig;
+using train::TrainResult;
+
+constexpr auto kExamples = R"(Examples:
+  snug train
+      A first run: the tiny preset on synthetic tokens, ten steps, into runs/tiny-1.
+  snug train --data book.txt --steps 200 --lr 3e-3 --warmup 20 --schedule cosine
+      Learn from plain text, its bytes as tokens.
+  snug train --data book.txt --batch-size 16 --micro-batch 4 --budget 300MiB --json > result.json
+      The same batch in four parts, under a budget that holds: exit status 3 and a report if it does not fit.)";
+
+struct Flags {
+  TrainingFlags training;
+  std::optional<std::uint64_t> budget;
+  std::string out_dir;
+  bool json = false;
+};
+
+// What a run of this model is called: a preset's name, a folder's, or that of the folder of a config.json.
+std::string run_name(const std::string& model) {
+  fs::path path = fs::path(model).lexically_normal();
+  if (path.filename().empty() || path.filename() == "config.json") path = path.parent_path();
+  const std::string name = path.stem().string();
+  return name.empty() || name.starts_with(".") ? "model" : name;
+}
+
+void warn_if_above_budget(const TrainConfig& config, std::uint64_t predicted) {
+  if (!config.budget_bytes || predicted <= *config.budget_bytes) return;
+  fmt::print(stderr,
+             "snug: warning: predicted peak {} exceeds the budget {} by {}; this run will be stopped\n",
+             format_bytes(predicted), format_bytes(*config.budget_bytes),
+             format_bytes(predicted - *config.budget_bytes));
+}
+
+void run(const Flags& flags) {
+  TrainConfig config = training_config(flags.training);
+  config.budget_bytes = flags.budget;
+  const fs::path out_dir = flags.out_dir.empty()
+                               ? train::RunDirectory::first_free("runs", run_name(config.model_name))
+                               : fs::path(flags.out_dir);
+  std::FILE* const text_to = flags.json ? stderr : stdout;
+  train::Progress progress({.steps = config.steps, .budget_bytes = config.budget_bytes});
+  const TrainResult result = train::train(
+      config, {.out_dir = out_dir,
+               .trace = out_dir / "trace",
+               .on_prediction =
+                   [&](const capture::Captured& predicted) {
+                     print(heading(config, out_dir) + prediction(config, predicted.peak), text_to);
+                     warn_if_above_budget(config, predicted.peak.total);
+                   },
+               .on_step = [&](const train::StepMetrics& metrics) { progress.show(metrics); },
+               .stop = &stop_on_signal()});
+  progress.end();
+  print(summary(config, result, out_dir), text_to);
+  if (flags.json) print_json(document(config, result, out_dir));
+}
+
+}  // namespace
+
+void add_train(CLI::App& snug) {
+  CLI::App& verb =
+      *snug.add_subcommand("train", "Train a model under a memory budget, predicted against measured");
+  auto flags = std::make_shared<Flags>();
+  add_training_flags(verb, flags->training);
+  add_choice(verb, "--budget", "SIZE", flags->budget, parse_bytes,
+             "The most memory to use: 12GiB, 800MiB; default: any");
+  add_text(verb, "--out-dir", "PATH", flags->out_dir,
+           "The run directory; default runs/MODEL-N, the first that is free");
+  add_json(verb, flags->json);
+  verb.footer(kExamples);
+  verb.callback([flags] { run(*flags); });
+}
+
+}  // namespace snug::cli

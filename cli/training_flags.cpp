@@ -1,0 +1,158 @@
+#include "cli/training_flags.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <initializer_list>
+#include <utility>
+
+#include "cli/flags.h"
+#include "snug/base/error.h"
+#include "snug/models/presets.h"
+
+namespace snug::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using train::OptimizerKind;
+using train::Precision;
+
+constexpr std::int64_t kByteTokens = 256;
+
+void add_run_flags(CLI::App& verb, TrainingFlags& flags) {
+  add_text(verb, "--model", "NAME|PATH", flags.model,
+           "Preset (" + models::preset_names() + "), Hugging Face folder or config.json; default tiny");
+  add_text(verb, "--data", "FILE|synthetic", flags.data,
+           "Token file (*.bin), plain text, or synthetic (default)");
+  add_count(verb, "--shuffle", flags.shuffle, "Seed of a shuffled order; default: in file order", 0);
+  add_count(verb, "--steps", flags.steps, "Optimizer steps; default " + std::to_string(flags.steps));
+  add_count(verb, "--batch-size", flags.batch_size, "Sequences per optimizer step; default 8", 1,
+            kMostSequences);
+  add_count(verb, "--micro-batch", flags.micro_batch, "Sequences per forward; default: the whole batch", 1,
+            kMostSequences);
+  add_count(verb, "--accumulation", flags.accumulation, "The same, as the number of forwards per step", 1,
+            kMostSequences);
+  add_count(verb, "--seq-len", flags.seq_len,
+            "Tokens per sequence; default 256, or the model's positions if fewer", 1, kMostSequences);
+  add_choice(verb, "--precision", "fp32|bf16", flags.precision, train::parse_precision,
+             "Default bf16 on a GPU, fp32 on the CPU");
+  add_count(verb, "--seed", flags.seed, "Of weights and synthetic data; default 0", 0);
+  add_device(verb, flags.device);
+}
+
+bool parse_decay(const std::string& text) {
+  check(text == "all" || text == "matrices", "--decay must be all or matrices, got \"", text, "\"");
+  return text == "matrices";
+}
+
+void add_optimizer_flags(CLI::App& verb, TrainingFlags& flags) {
+  add_choice(verb, "--optimizer", "adamw|sgd", flags.optimizer, train::parse_optimizer, "Default adamw");
+  add_number(verb, "--lr", flags.lr, "Learning rate; default 3e-4");
+  add_choice(verb, "--schedule", "constant|cosine|linear", flags.schedule, optim::parse_schedule,
+             "Of the learning rate; default constant");
+  add_count(verb, "--warmup", flags.warmup, "Steps over which the learning rate rises; default 0", 0);
+  add_number(verb, "--clip", flags.clip, "Largest global norm of the gradients, 0 = any; default 1");
+  add_number(verb, "--weight-decay", flags.weight_decay, "Default 0.01 for adamw, 0 for sgd");
+  add_choice(verb, "--decay", "all|matrices", flags.decay_matrices_only, parse_decay,
+             "adamw: the parameters that decay; default all");
+  add_number(verb, "--beta1", flags.beta1, "adamw; default 0.9", 1);
+  add_number(verb, "--beta2", flags.beta2, "adamw; default 0.999", 1);
+  add_number(verb, "--eps", flags.eps, "adamw; default 1e-8");
+  add_number(verb, "--momentum", flags.momentum, "sgd; default 0", 1);
+}
+
+void refuse_unused(std::initializer_list<std::pair<const char*, bool>> given, OptimizerKind kind) {
+  for (const auto& [flag, is_given] : given) {
+    check(!is_given, flag, " has no use with --optimizer ", name(kind), "; leave it out");
+  }
+}
+
+train::OptimizerConfig optimizer_config(const TrainingFlags& flags) {
+  const train::OptimizerConfig standard;
+  const bool is_adamw = flags.optimizer == OptimizerKind::AdamW;
+  if (is_adamw) {
+    refuse_unused({{"--momentum", flags.momentum.has_value()}}, flags.optimizer);
+  } else {
+    refuse_unused({{"--beta1", flags.beta1.has_value()},
+                   {"--beta2", flags.beta2.has_value()},
+                   {"--eps", flags.eps.has_value()},
+                   {"--decay", flags.decay_matrices_only.has_value()}},
+                  flags.optimizer);
+  }
+  return {.kind = flags.optimizer,
+          .lr = flags.lr.value_or(standard.lr),
+          .beta1 = flags.beta1.value_or(standard.beta1),
+          .beta2 = flags.beta2.value_or(standard.beta2),
+          .eps = flags.eps.value_or(standard.eps),
+          .weight_decay = flags.weight_decay.value_or(is_adamw ? standard.weight_decay : 0.0),
+          .decay_matrices_only = flags.decay_matrices_only.value_or(false),
+          .momentum = flags.momentum.value_or(0.0),
+          .clip = flags.clip.value_or(standard.clip),
+          .warmup = flags.warmup,
+          .schedule = flags.schedule};
+}
+
+std::int64_t micro_batch(const TrainingFlags& flags) {
+  if (!flags.accumulation) return flags.micro_batch.value_or(flags.batch_size);
+  check(flags.batch_size % *flags.accumulation == 0, "--accumulation ", *flags.accumulation,
+        " does not divide --batch-size ", flags.batch_size);
+  const std::int64_t micro = flags.batch_size / *flags.accumulation;
+  check(flags.micro_batch.value_or(micro) == micro, "--micro-batch ", flags.micro_batch.value_or(micro),
+        " and --accumulation ", *flags.accumulation, " disagree for --batch-size ", flags.batch_size,
+        "; give one of them");
+  return micro;
+}
+
+// A config.json alone is a model of the user's own making, whose tokens may well be bytes.
+void refuse_text_for_published(const TrainingFlags& flags, const models::LlamaConfig& model) {
+  const bool is_text = flags.data != "synthetic" && fs::path(flags.data).extension() != ".bin";
+  std::error_code ignored;  // a file that is not there is refused when it is opened
+  if (!is_text || model.vocab_size <= kByteTokens || !fs::is_regular_file(flags.data, ignored)) return;
+  check(fs::path(flags.model).extension() == ".json", "--data ", flags.data, " is plain text, but ",
+        flags.model, " has a vocabulary of its own (", model.vocab_size,
+        " tokens): make a token file with tools/tokenize.py");
+}
+
+// The schedule would refuse these at its first step, when there is a run directory already.
+void check_schedule(const train::TrainConfig& config) {
+  using Kind = optim::Schedule::Kind;
+  check(config.optimizer.schedule == Kind::Constant || config.optimizer.warmup < config.steps, "--warmup ",
+        config.optimizer.warmup, " leaves no step to --schedule ", to_string(config.optimizer.schedule),
+        " of --steps ", config.steps);
+}
+
+}  // namespace
+
+void add_training_flags(CLI::App& verb, TrainingFlags& flags) {
+  add_run_flags(verb, flags);
+  add_optimizer_flags(verb, flags);
+}
+
+train::TrainConfig training_config(const TrainingFlags& flags) {
+  train::TrainConfig config;
+  config.optimizer = optimizer_config(flags);
+  config.batch_size = flags.batch_size;
+  config.micro_batch = micro_batch(flags);
+  config.steps = flags.steps;
+  config.seed = flags.seed;
+  config.shuffle_seed = flags.shuffle;
+  config.device = parse_device(flags.device, /*must_exist=*/true);
+  config.precision = flags.precision.value_or(default_precision(config.device));
+  config.model_name = flags.model;
+  config.model = models::load_config(flags.model);
+  config.seq_len = flags.seq_len.value_or(default_seq_len(config.model));
+  config.data = flags.data;
+  check_schedule(config);
+  train::validate(config);
+  refuse_text_for_published(flags, config.model);
+  return config;
+}
+
+train::Precision default_precision(c10::Device device) {
+  return device.is_cuda() ? Precision::Bf16 : Precision::Fp32;
+}
+
+std::int64_t default_seq_len(const models::LlamaConfig& model) {
+  return std::min<std::int64_t>(256, model.max_positions);
+}
+
+}  // namespace snug::cli

@@ -1,0 +1,42 @@
+// The options that train and profile share, and the run they describe.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "snug/train/config.h"
+
+namespace snug::cli {
+
+// As given; what was not given is decided by training_config().
+struct TrainingFlags {
+  std::string model = "tiny";
+  std::string data = "synthetic";
+  std::string device = "auto";
+  std::int64_t steps = 10;
+  std::int64_t batch_size = 8;
+  std::optional<std::int64_t> micro_batch, accumulation, seq_len;
+  std::optional<train::Precision> precision;
+  train::OptimizerKind optimizer = train::OptimizerKind::AdamW;
+  std::optional<double> lr, beta1, beta2, eps, weight_decay, momentum, clip;
+  std::optional<bool> decay_matrices_only;
+  std::int64_t warmup = 0;
+  optim::Schedule::Kind schedule = optim::Schedule::Kind::Constant;
+  std::uint64_t seed = 0;
+  std::optional<std::uint64_t> shuffle;
+};
+
+// `flags` outlives the parsing; its steps are the verb's default.
+void add_training_flags(CLI::App& verb, TrainingFlags& flags);
+
+// Throws Error for what contradicts itself or has no use.
+train::TrainConfig training_config(const TrainingFlags& flags);
+
+// bf16 on a GPU, fp32 on the CPU.
+train::Precision default_precision(c10::Device device);
+
+std::int64_t default_seq_len(const models::LlamaConfig& model);
+
+}  // namespace snug::cli

@@ -1,0 +1,13 @@
+// One function per verb: adds its options and, when the verb was given, runs it.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace snug::cli {
+
+void add_estimate(CLI::App& snug);
+void add_train(CLI::App& snug);
+void add_profile(CLI::App& snug);
+void add_report(CLI::App& snug);
+
+}  // namespace snug::cli

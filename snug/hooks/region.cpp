@@ -1,0 +1,108 @@
+#include "snug/hooks/region.h"
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "snug/base/error.h"
+#include "snug/hooks/backward_regions.h"
+#include "snug/hooks/engine.h"
+
+namespace snug::hooks {
+
+namespace {
+
+struct RegionNames {
+  std::mutex mutex;
+  std::vector<std::string> names{""};
+  std::unordered_map<std::string, RegionId> ids{{"", 0}};
+};
+RegionNames& region_names() {
+  static RegionNames table;
+  return table;
+}
+
+// Weak, so that a parameter's address is not mistaken for that of a later tensor.
+struct ParameterHomes {
+  struct Home {
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> parameter;
+    RegionId region;
+  };
+  std::mutex mutex;
+  std::unordered_map<const c10::TensorImpl*, Home> homes;
+};
+ParameterHomes& parameter_homes() {
+  static ParameterHomes table;
+  return table;
+}
+
+thread_local RegionId current = 0;
+
+template <class Call>
+void tell_listeners(Call call) {
+  for (const Frame* frame = top_frame(); frame; frame = frame->outer.get())
+    if (frame->regions) call(*frame->regions);
+}
+
+std::shared_ptr<Frame> frame_of(RegionListener& listener) {
+  install_engine();
+  auto frame = std::make_shared<Frame>();
+  frame->regions = &listener;
+  frame->backward = std::make_shared<BackwardState>();
+  return frame;
+}
+
+}  // namespace
+
+RegionId region_id(std::string_view name) {
+  auto& table = region_names();
+  std::lock_guard lock(table.mutex);
+  auto [entry, fresh] = table.ids.try_emplace(std::string(name), static_cast<RegionId>(table.names.size()));
+  if (fresh) table.names.emplace_back(name);
+  return entry->second;
+}
+
+std::string region_name(RegionId id) {
+  auto& table = region_names();
+  std::lock_guard lock(table.mutex);
+  ensure(id < table.names.size(), "no region has the number ", id);
+  return table.names[id];
+}
+
+RegionId current_region() noexcept { return current; }
+void set_current_region(RegionId id) noexcept { current = id; }
+
+void bind_parameters(RegionId region, at::TensorList parameters) {
+  auto& table = parameter_homes();
+  std::lock_guard lock(table.mutex);
+  std::erase_if(table.homes, [](const auto& entry) { return entry.second.parameter.expired(); });
+  for (const at::Tensor& parameter : parameters)
+    table.homes.insert_or_assign(parameter.unsafeGetTensorImpl(),
+                                 ParameterHomes::Home{decltype(ParameterHomes::Home::parameter)(parameter.getIntrusivePtr()), region});
+}
+
+RegionId region_of_parameter(const at::Tensor& parameter) {
+  auto& table = parameter_homes();
+  std::lock_guard lock(table.mutex);
+  auto entry = table.homes.find(parameter.unsafeGetTensorImpl());
+  return entry == table.homes.end() || entry->second.parameter.expired() ? 0 : entry->second.region;
+}
+
+RegionScope::RegionScope(RegionId id) : id_(id), outer_(current) {
+  begin_range(id_);
+  current = id_;
+  tell_listeners([&](RegionListener& listener) { listener.before_forward(id_); });
+}
+
+RegionScope::~RegionScope() {
+  tell_listeners([&](RegionListener& listener) { listener.after_forward(id_); });
+  current = outer_;
+  begin_range(outer_);
+}
+
+RegionListenerGuard::RegionListenerGuard(RegionListener& listener) : frame_(frame_of(listener)) { watch_nodes(); }
+RegionListenerGuard::~RegionListenerGuard() { unwatch_nodes(); }
+
+}  // namespace snug::hooks

@@ -1,0 +1,72 @@
+// Regions: named parts of the forward (one block, the embedding, the head), the unit of planning and reporting.
+//
+//   { RegionScope scope("layers.3"); x = block(x); }
+//
+// In the backward the current region is that of the forward code whose gradient is being computed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "snug/base/export.h"
+#include "snug/hooks/frame.h"
+
+namespace snug::hooks {
+
+// Number of a region's name, the same in the whole process. 0: outside every region.
+using RegionId = std::uint32_t;
+
+SNUG_API RegionId region_id(std::string_view name);
+SNUG_API std::string region_name(RegionId id);
+SNUG_API RegionId current_region() noexcept;
+
+// Says where a parameter lives, so that its gradient's accumulation counts there. Held weakly.
+SNUG_API void bind_parameters(RegionId region, at::TensorList parameters);
+SNUG_API RegionId region_of_parameter(const at::Tensor& parameter);
+
+class SNUG_API RegionScope {
+ public:
+  explicit RegionScope(std::string_view name) : RegionScope(region_id(name)) {}
+  explicit RegionScope(RegionId id);
+  ~RegionScope();
+  // Neither copied nor moved: it is a stretch of this thread's forward.
+  RegionScope(const RegionScope&) = delete;
+  RegionScope& operator=(const RegionScope&) = delete;
+
+ private:
+  RegionId id_;
+  RegionId outer_;
+};
+
+// Hears of regions as a step passes through them. Called on the thread that does the work; must not throw.
+class SNUG_API RegionListener {
+ public:
+  virtual ~RegionListener() = default;
+  virtual void before_forward(RegionId) {}
+  virtual void after_forward(RegionId) {}
+  // A stretch of nodes of one region. Autograd runs a region's nodes together unless regions share inputs; then a region
+  // may have several stretches in one backward.
+  virtual void before_backward(RegionId) {}
+  virtual void after_backward(RegionId) {}
+  // Recomputation in this region is about to read these parameters.
+  virtual void before_replay(RegionId, at::TensorList /*parameters*/) {}
+  // The gradient of a leaf was accumulated: leaf.grad() is there.
+  virtual void gradient_ready(const at::Tensor& /*leaf*/) {}
+};
+
+class SNUG_API RegionListenerGuard {
+ public:
+  explicit RegionListenerGuard(RegionListener& listener);
+  ~RegionListenerGuard();
+  RegionListenerGuard(const RegionListenerGuard&) = delete;  // see FrameGuard
+  RegionListenerGuard& operator=(const RegionListenerGuard&) = delete;
+
+ private:
+  FrameGuard frame_;
+};
+
+}  // namespace snug::hooks

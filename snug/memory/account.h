@@ -1,0 +1,50 @@
+// Turns raw events into numbered blocks, the ledger and the trace. Internal to memory; the Tracker serialises calls.
+#pragma once
+
+#include <unordered_map>
+
+#include "snug/memory/event_queue.h"
+#include "snug/trace/ledger.h"
+#include "snug/trace/trace.h"
+
+namespace snug::memory {
+
+class Account {
+ public:
+  explicit Account(trace::EventSink* sink) : sink_(sink) {}
+
+  void apply(const RawEvent& raw);
+  bool knows(void* address) const { return blocks_.contains(address); }
+
+  // Blocks numbered from `first` on that are alive and that nobody claimed become `category`.
+  void claim_since(trace::BlockId first, trace::Category category, std::int64_t time_ns);
+  trace::BlockId next_block() const { return next_; }
+  std::int64_t last_time() const { return last_time_; }
+
+  trace::Ledger& ledger() { return ledger_; }
+  trace::NameTable& names() { return names_; }
+
+ private:
+  struct Block {
+    trace::BlockId id;
+    std::uint64_t bytes;
+    trace::Category category;
+    bool in_region;
+  };
+
+  void retag(Block& block, const trace::Event& event);
+  void emit(const trace::Event& event);
+  trace::NameId region_name(hooks::RegionId id);
+  trace::NameId operator_name(const c10::OperatorName* op);
+
+  trace::EventSink* sink_;
+  trace::Ledger ledger_;
+  trace::NameTable names_;
+  std::unordered_map<void*, Block> blocks_;
+  std::unordered_map<hooks::RegionId, trace::NameId> regions_;
+  std::unordered_map<const c10::OperatorName*, trace::NameId> operators_;
+  trace::BlockId next_ = 1;
+  std::int64_t last_time_ = 0;
+};
+
+}  // namespace snug::memory

@@ -1,0 +1,72 @@
+#include "snug/memory/cuda_process_memory.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+
+#include <array>
+
+#include "snug/base/bytes.h"
+#include "snug/base/error.h"
+#include "snug/memory/nvml.h"
+
+namespace snug::memory {
+
+namespace {
+
+struct Before {
+  bool known = false;
+  std::uint64_t used = 0;
+};
+std::array<Before, 64>& before_context() {
+  static std::array<Before, 64> used;
+  return used;
+}
+
+std::string pci_bus_id(c10::DeviceIndex device) {
+  std::array<char, 32> id{};
+  C10_CUDA_CHECK(cudaDeviceGetPCIBusId(id.data(), id.size(), device));
+  return id.data();
+}
+
+std::uint64_t current(const c10::CachingAllocator::StatArray& stat) {
+  return static_cast<std::uint64_t>(stat[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current);
+}
+
+}  // namespace
+
+void note_memory_before_context(c10::DeviceIndex device) {
+  if (auto used = nvml_used_bytes(pci_bus_id(device))) before_context().at(device) = {true, *used};
+}
+
+ProcessMemory cuda_process_memory(c10::DeviceIndex device) {
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
+  ProcessMemory memory{.allocated_bytes = current(stats.allocated_bytes), .reserved_bytes = current(stats.reserved_bytes)};
+  if (auto own = nvml_process_bytes(pci_bus_id(device))) {
+    memory.process_bytes = *own;
+    memory.source = "driver, this process";
+    return memory;
+  }
+  c10::cuda::CUDAGuard guard(device);
+  std::size_t free = 0, total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  const Before& before = before_context().at(device);
+  memory.process_bytes = total - free - (before.known ? before.used : 0);
+  memory.source = before.known ? "driver, whole device less what was used before" : "driver, whole device";
+  return memory;
+}
+
+std::uint64_t cap_cuda_memory(c10::DeviceIndex device, std::uint64_t budget_bytes) {
+  const std::uint64_t outside = cuda_process_memory(device).outside_bytes();
+  check(outside < budget_bytes, "the budget of ", format_bytes(budget_bytes), " is below what the CUDA context itself takes (",
+        format_bytes(outside), ")");
+  c10::cuda::CUDAGuard guard(device);
+  std::size_t free = 0, total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  const std::uint64_t cap = std::min<std::uint64_t>(budget_bytes - outside, total);
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(static_cast<double>(cap) / static_cast<double>(total), device);
+  return cap;
+}
+
+}  // namespace snug::memory

@@ -1,0 +1,22 @@
+// Watches torch's CUDA caching allocator. Internal to memory. cuda_tracker.cpp, or no_cuda_tracker.cpp in a CPU build.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <memory>
+
+#include "snug/memory/event_queue.h"
+
+namespace snug::memory {
+
+class CudaTracker {
+ public:
+  // Blocks that are live already are queued first, so that the account starts equal to torch's allocated_bytes.
+  static std::unique_ptr<CudaTracker> attach(EventQueue& queue, c10::DeviceIndex device);
+  virtual ~CudaTracker() = default;
+
+  virtual void settle() = 0;  // learns the size of the latest allocation; call before emptying the queue
+  virtual std::uint64_t allocated_bytes() const = 0;
+};
+
+}  // namespace snug::memory

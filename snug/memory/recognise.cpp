@@ -1,0 +1,74 @@
+#include "snug/memory/recognise.h"
+
+namespace snug::memory {
+
+using trace::Category;
+using trace::EventKind;
+
+namespace {
+
+thread_local int operator_depth = 0;
+
+struct InsideOperator {
+  InsideOperator() { ++operator_depth; }
+  ~InsideOperator() { --operator_depth; }
+};
+
+RawEvent about(EventKind kind, const at::Tensor& tensor, Category category) {
+  return {.kind = kind,
+          .category = category,
+          .region = hooks::current_region(),
+          .address = block_of(tensor),
+          .bytes = tensor.has_storage() ? tensor.storage().nbytes() : 0};
+}
+
+bool is_parameter(const at::Tensor& tensor) {
+  const at::TensorBase& base = tensor.is_view() ? tensor._base() : tensor;
+  return base.is_leaf() && base.requires_grad();
+}
+
+class WatchedTensor final : public hooks::KeepSavedTensor {
+ public:
+  explicit WatchedTensor(std::shared_ptr<EventQueue> queue) : queue_(std::move(queue)) {}
+
+  void call_pack_hook(const at::Tensor& tensor) override {
+    KeepSavedTensor::call_pack_hook(tensor);
+    queue_->push(about(EventKind::Save, tensor, is_parameter(tensor) ? Category::Parameter : Category::Activation));
+  }
+
+  at::Tensor call_unpack_hook() override {
+    at::Tensor tensor = KeepSavedTensor::call_unpack_hook();
+    queue_->push(about(EventKind::Unpack, tensor, Category::Other));
+    return tensor;
+  }
+
+ private:
+  std::shared_ptr<EventQueue> queue_;
+};
+
+}  // namespace
+
+bool in_operator() noexcept { return operator_depth > 0; }
+
+void* block_of(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() ? tensor.storage().data_ptr().get_context() : nullptr;
+}
+
+void OperatorWatch::on_operator(hooks::OperatorCall& call) {
+  const c10::OperatorName& name = call.op.operator_name();
+  {
+    InsideOperator inside;
+    call.proceed();
+  }
+  queue_.push({.kind = EventKind::Op, .region = hooks::current_region(), .op = &name});
+  between_();
+}
+
+std::unique_ptr<torch::autograd::SavedVariableHooks> SaveWatch::hooks() { return std::make_unique<WatchedTensor>(queue_); }
+
+void GradientWatch::gradient_ready(const at::Tensor& leaf) {
+  queue_.push(about(EventKind::Retag, leaf, Category::Parameter));
+  if (leaf.grad().defined()) queue_.push(about(EventKind::Retag, leaf.grad(), Category::Gradient));
+}
+
+}  // namespace snug::memory

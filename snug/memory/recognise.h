@@ -1,0 +1,49 @@
+// Says what memory is for without tagging tensors: what autograd saves, what it accumulates, what operators make.
+// Internal to memory.
+#pragma once
+
+#include <functional>
+
+#include "snug/hooks/operators.h"
+#include "snug/hooks/region.h"
+#include "snug/hooks/saved_tensors.h"
+#include "snug/memory/event_queue.h"
+
+namespace snug::memory {
+
+bool in_operator() noexcept;            // this thread is inside an operator that a tracker watches
+void* block_of(const at::Tensor& tensor);  // how the account knows the tensor's storage; null if it has none
+
+// Ops and the allocations made inside them.
+class OperatorWatch final : public hooks::OperatorListener {
+ public:
+  // `between` runs after each operator, outside every lock: the place to empty the queue.
+  OperatorWatch(EventQueue& queue, std::function<void()> between) : queue_(queue), between_(std::move(between)) {}
+  void on_operator(hooks::OperatorCall& call) override;
+
+ private:
+  EventQueue& queue_;
+  std::function<void()> between_;
+};
+
+// Save and Unpack; a saved block is an activation, unless it is a leaf that wants a gradient: a parameter.
+class SaveWatch final : public hooks::SavedTensorPolicy {
+ public:
+  explicit SaveWatch(std::shared_ptr<EventQueue> queue) : queue_(std::move(queue)) {}
+  std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() override;
+
+ private:
+  std::shared_ptr<EventQueue> queue_;  // a graph may outlive the tracker
+};
+
+// Gradients, at the moment the engine stores them in leaf.grad().
+class GradientWatch final : public hooks::RegionListener {
+ public:
+  explicit GradientWatch(EventQueue& queue) : queue_(queue) {}
+  void gradient_ready(const at::Tensor& leaf) override;
+
+ private:
+  EventQueue& queue_;
+};
+
+}  // namespace snug::memory

@@ -1,0 +1,188 @@
+#include "snug/memory/tracker.h"
+
+#include <exception>
+#include <limits>
+#include <mutex>
+
+#include "snug/base/error.h"
+#include "snug/memory/account.h"
+#include "snug/memory/cuda_tracker.h"
+#include "snug/memory/device_allocator.h"
+#include "snug/memory/limiting_allocator.h"
+#include "snug/memory/recognise.h"
+#include "snug/memory/tracking_allocator.h"
+
+namespace snug::memory {
+
+using trace::Category;
+using trace::EventKind;
+
+namespace {
+
+// Emptied at this many events: some 4 MB, and seldom enough not to be noticed.
+constexpr std::size_t kQueueLength = 1 << 16;
+
+// CPU and Meta: limit(track(whatever was there)) in torch's allocator slot.
+class HostWatch final : public BlockObserver {
+ public:
+  HostWatch(EventQueue& queue, c10::DeviceType device, std::uint64_t limit, std::function<trace::Snapshot()> alive)
+      : queue_(queue),
+        device_(device),
+        upstream_(current_resource(device)),
+        tracked_(std::make_shared<TrackingAllocator>(upstream_, *this)),
+        limited_(std::make_shared<LimitingAllocator>(tracked_, limit, std::move(alive))),
+        scope_(device, limited_) {}
+  ~HostWatch() override { tracked_->forget_observer(); }
+
+  void on_alloc(void* address, std::size_t bytes) noexcept override {
+    queue_.push({.kind = EventKind::Alloc,
+                 .category = in_operator() ? Category::Temporary : Category::Other,
+                 .region = hooks::current_region(),
+                 .address = address,
+                 .bytes = bytes});
+  }
+  void on_free(void* address, std::size_t bytes) noexcept override {
+    queue_.push({.kind = EventKind::Free, .region = hooks::current_region(), .address = address, .bytes = bytes});
+  }
+
+  bool adopt(const at::Tensor& tensor, Category category) {
+    auto& data = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+    const std::size_t bytes = tensor.storage().nbytes();
+    if (!DeviceAllocator::of(device_).adopt(data, bytes, *upstream_, limited_)) return false;
+    limited_->count(bytes);
+    queue_.push({.kind = EventKind::Alloc,
+                 .category = category,
+                 .region = hooks::region_of_parameter(tensor),
+                 .address = data.get_context(),
+                 .bytes = bytes});
+    return true;
+  }
+
+  std::uint64_t live_bytes() const { return limited_->live_bytes(); }
+
+ private:
+  EventQueue& queue_;
+  c10::DeviceType device_;
+  std::shared_ptr<Resource> upstream_;
+  std::shared_ptr<TrackingAllocator> tracked_;
+  std::shared_ptr<LimitingAllocator> limited_;
+  ResourceScope scope_;
+};
+
+}  // namespace
+
+class Tracker::Impl {
+ public:
+  // Everything seen so far is in the account when `use` runs.
+  template <class Use>
+  auto with_account(Use use) {
+    std::lock_guard lock(mutex_);
+    empty_queue();
+    return use(account_);
+  }
+
+  explicit Impl(const TrackerOptions& options) : account_(options.sink), device_(options.device) {
+    if (device_.is_cuda()) {
+      check(!options.budget_bytes, "a tracker does not limit CUDA memory: cap torch's allocator instead");
+      cuda_ = CudaTracker::attach(*queue_, device_.index() < 0 ? 0 : device_.index());
+    } else {
+      host_.emplace(*queue_, device_.type(), options.budget_bytes.value_or(std::numeric_limits<std::uint64_t>::max() / 2),
+                    [this] { return with_account([](Account& account) { return account.ledger().live(account.names()); }); });
+    }
+  }
+
+  std::uint64_t adopt(at::TensorList tensors, Category category) {
+    std::uint64_t foreign = 0;
+    for (const at::Tensor& tensor : tensors) {
+      if (!tensor.defined() || !tensor.has_storage()) continue;
+      void* address = block_of(tensor);
+      if (with_account([&](Account& account) { return account.knows(address); })) {
+        queue_->push({.kind = EventKind::Retag, .category = category, .region = hooks::region_of_parameter(tensor), .address = address});
+      } else if (!host_ || tensor.device().type() != device_.type() || !host_->adopt(tensor, category)) {
+        foreign += tensor.storage().nbytes();
+      }
+    }
+    return foreign;
+  }
+
+  std::uint64_t allocator_bytes() const { return host_ ? host_->live_bytes() : cuda_->allocated_bytes(); }
+  EventQueue& queue() { return *queue_; }
+
+ private:
+  void settle_account() {
+    std::lock_guard lock(mutex_);
+    empty_queue();
+  }
+
+  void empty_queue() {
+    if (cuda_) cuda_->settle();
+    queue_->take(batch_);
+    std::exception_ptr sink_failed;
+    for (const RawEvent& event : batch_) {
+      try {
+        account_.apply(event);
+      } catch (const RunError&) {
+        sink_failed = std::current_exception();
+      }
+    }
+    batch_.clear();
+    if (sink_failed) std::rethrow_exception(sink_failed);
+  }
+
+  std::shared_ptr<EventQueue> queue_ = std::make_shared<EventQueue>();
+  std::mutex mutex_;
+  Account account_;
+  std::vector<RawEvent> batch_;
+  c10::Device device_;
+  OperatorWatch operators_{*queue_, [this] {
+                             if (queue_->size() >= kQueueLength) settle_account();
+                           }};
+  SaveWatch saves_{queue_};
+  GradientWatch gradients_{*queue_};
+  std::optional<HostWatch> host_;
+  std::unique_ptr<CudaTracker> cuda_;
+  hooks::OperatorListenerGuard operators_guard_{operators_};
+  hooks::SavedTensorGuard saves_guard_{saves_};
+  hooks::RegionListenerGuard gradients_guard_{gradients_};
+};
+
+Tracker::Tracker(const TrackerOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+Tracker::~Tracker() = default;
+
+std::uint64_t Tracker::adopt(at::TensorList tensors, Category category) { return impl_->adopt(tensors, category); }
+
+void Tracker::mark(std::string_view name) {
+  const auto id = impl_->with_account([&](Account& account) { return account.names().intern(name); });
+  impl_->queue().push({.kind = EventKind::Mark, .region = hooks::current_region(), .name = id});
+}
+
+std::uint64_t Tracker::live_bytes() {
+  return impl_->with_account([](Account& account) { return account.ledger().live_bytes(); });
+}
+std::uint64_t Tracker::peak_bytes() {
+  return impl_->with_account([](Account& account) { return account.ledger().peak_bytes(); });
+}
+trace::Snapshot Tracker::live() {
+  return impl_->with_account([](Account& account) { return account.ledger().live(account.names()); });
+}
+trace::Snapshot Tracker::peak() {
+  return impl_->with_account([](Account& account) { return account.ledger().peak(account.names()); });
+}
+trace::CategoryBytes Tracker::category_peaks() {
+  return impl_->with_account([](Account& account) { return account.ledger().category_peaks(); });
+}
+void Tracker::reset_peak() {
+  impl_->with_account([](Account& account) { account.ledger().reset_peak(); });
+}
+std::uint64_t Tracker::allocator_bytes() const { return impl_->allocator_bytes(); }
+
+Tracker::Claim::Claim(Tracker& tracker, Category category)
+    : tracker_(tracker),
+      category_(category),
+      first_(tracker.impl_->with_account([](Account& account) { return account.next_block(); })) {}
+
+Tracker::Claim::~Claim() {
+  tracker_.impl_->with_account([&](Account& account) { account.claim_since(first_, category_, account.last_time()); });
+}
+
+}  // namespace snug::memory

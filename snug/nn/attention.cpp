@@ -1,0 +1,35 @@
+#include "snug/nn/attention.h"
+
+#include "snug/base/error.h"
+#include "snug/ops/attention.h"
+
+namespace snug::nn {
+namespace {
+
+// [batch, tokens, heads * head_dim] -> [batch, heads, tokens, head_dim]
+at::Tensor split_heads(const at::Tensor& x, std::int64_t head_dim) {
+  return x.view({x.size(0), x.size(1), -1, head_dim}).transpose(1, 2);
+}
+
+}  // namespace
+
+AttentionImpl::AttentionImpl(const AttentionShape& shape, const at::TensorOptions& options)
+    : q_proj(register_module("q_proj", Projection(shape.hidden, shape.heads * shape.head_dim, options))),
+      k_proj(register_module("k_proj", Projection(shape.hidden, shape.kv_heads * shape.head_dim, options))),
+      v_proj(register_module("v_proj", Projection(shape.hidden, shape.kv_heads * shape.head_dim, options))),
+      o_proj(register_module("o_proj", Projection(shape.heads * shape.head_dim, shape.hidden, options))),
+      head_dim_(shape.head_dim) {
+  check(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
+        "attention: the number of key heads must divide the number of query heads, got ", shape.kv_heads,
+        " and ", shape.heads);
+}
+
+at::Tensor AttentionImpl::forward(const at::Tensor& x, const ops::RopeTable& table) {
+  auto query = ops::rope(split_heads(q_proj(x), head_dim_), table);
+  auto key = ops::rope(split_heads(k_proj(x), head_dim_), table);
+  auto value = split_heads(v_proj(x), head_dim_);
+  auto mixed = ops::attention(query, key, value, {.causal = true});
+  return o_proj(mixed.transpose(1, 2).flatten(2));
+}
+
+}  // namespace snug::nn

@@ -1,0 +1,15 @@
+#include "snug/nn/embedding.h"
+
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+
+namespace snug::nn {
+
+EmbeddingImpl::EmbeddingImpl(std::int64_t rows, std::int64_t hidden, const at::TensorOptions& options)
+    : weight(register_parameter("weight", at::empty({rows, hidden}, options))) {}
+
+at::Tensor EmbeddingImpl::forward(const at::Tensor& tokens) {
+  return at::embedding(weight, tokens);
+}
+
+}  // namespace snug::nn

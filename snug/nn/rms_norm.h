@@ -1,0 +1,23 @@
+// Divides by the root mean square of the last dimension, then scales by a learned weight.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include "snug/base/export.h"
+
+namespace snug::nn {
+
+class SNUG_API RmsNormImpl : public torch::nn::Module {
+ public:
+  RmsNormImpl(std::int64_t hidden, double eps, const at::TensorOptions& options);
+  at::Tensor forward(const at::Tensor& x);
+
+  at::Tensor weight;  // [hidden], ones
+
+ private:
+  double eps_;
+};
+TORCH_MODULE(RmsNorm);
+
+}  // namespace snug::nn

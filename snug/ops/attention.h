@@ -1,0 +1,39 @@
+// Softmax attention whose memory grows with tokens, not tokens squared.
+//
+//   at::Tensor out = attention(query, key, value, {.causal = true});
+//
+// One dispatcher operator, snug::attention, with kernels for CPU, CUDA and Meta; its backward is an operator
+// too. Listeners below autograd see one operation that returns all that its backward needs: (out, lse).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <tuple>
+
+#include "snug/base/export.h"
+
+namespace snug::ops {
+
+struct AttentionOptions {
+  bool causal = true;
+  std::optional<double> scale = std::nullopt;  // default: 1 / sqrt(head_dim)
+};
+
+// query [batch, heads, tokens, head_dim]; key and value [batch, kv_heads, key_tokens, head_dim], where
+// kv_heads divides heads (grouped queries). The last dimension must be contiguous. The result has query's
+// sizes and lies in memory as [batch, tokens, heads, head_dim], so transpose(1, 2) followed by a view of the
+// last two dimensions copies nothing.
+SNUG_API at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                              AttentionOptions options = {});
+
+// The operators themselves. lse, the logarithm of each softmax's sum, belongs to the kernel that made it: its
+// layout differs between devices, and only attention_backward on the same device reads it.
+SNUG_API std::tuple<at::Tensor, at::Tensor> attention_with_lse(const at::Tensor& query, const at::Tensor& key,
+                                                               const at::Tensor& value, bool causal,
+                                                               double scale);
+SNUG_API std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
+    const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale);
+
+}  // namespace snug::ops

@@ -1,0 +1,86 @@
+// Attention on CUDA: FlashAttention for 16-bit types, ATen's memory-efficient kernels for fp32.
+#include <ATen/ops/_scaled_dot_product_efficient_attention.h>
+#include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+#include "snug/base/error.h"
+
+namespace snug::ops {
+namespace {
+
+bool uses_flash(const at::Tensor& query) {
+  auto dtype = query.scalar_type();
+  check(dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kFloat,
+        "attention on CUDA takes bfloat16, float16 and float32, got ", dtype);
+  return dtype != at::kFloat;
+}
+
+// Generator state that the backward kernels ask for and, without dropout, never read.
+struct UnusedRandomState {
+  explicit UnusedRandomState(const at::Tensor& like, at::ScalarType dtype, bool pair)
+      : seed(pair ? at::empty({2}, like.options().dtype(dtype)) : at::empty({}, like.options().dtype(dtype))),
+        offset(at::empty({}, like.options().dtype(dtype))) {}
+  at::Tensor seed, offset;
+};
+
+// The efficient kernels know no grouped queries: each key head is repeated for the queries that share it.
+at::Tensor repeat_heads(const at::Tensor& tensor, std::int64_t heads) {
+  auto kv_heads = tensor.size(1);
+  if (kv_heads == heads) return tensor;
+  return tensor.unsqueeze(2)
+      .expand({-1, -1, heads / kv_heads, -1, -1})
+      .reshape({tensor.size(0), heads, tensor.size(2), tensor.size(3)});
+}
+
+at::Tensor sum_heads(const at::Tensor& grad, std::int64_t kv_heads) {
+  if (grad.size(1) == kv_heads) return grad;
+  return grad.unflatten(1, {kv_heads, grad.size(1) / kv_heads}).sum(2);
+}
+
+std::tuple<at::Tensor, at::Tensor> attention_cuda(const at::Tensor& query, const at::Tensor& key,
+                                                  const at::Tensor& value, bool causal, double scale) {
+  check(query.size(3) % 8 == 0, "attention on CUDA needs a head_dim that is a multiple of 8, got ",
+        query.size(3), "; pad query, key and value with zeros and keep the scale of the real head_dim");
+  if (uses_flash(query)) {
+    auto result = at::_scaled_dot_product_flash_attention(query, key, value, /*dropout_p=*/0.0, causal,
+                                                          /*return_debug_mask=*/false, scale);
+    return {std::get<0>(result), std::get<1>(result)};
+  }
+  auto heads = query.size(1);
+  auto result =
+      at::_scaled_dot_product_efficient_attention(query, repeat_heads(key, heads), repeat_heads(value, heads),
+                                                  /*attn_bias=*/{}, /*compute_log_sumexp=*/true,
+                                                  /*dropout_p=*/0.0, causal, scale);
+  return {std::get<0>(result), std::get<1>(result)};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cuda(
+    const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale) {
+  if (uses_flash(query)) {
+    UnusedRandomState random(query, at::kUInt64, /*pair=*/true);
+    return at::_scaled_dot_product_flash_attention_backward(
+        grad_out, query, key, value, out, lse, /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, query.size(2), key.size(2),
+        /*dropout_p=*/0.0, causal, random.seed, random.offset, scale);
+  }
+  UnusedRandomState random(query, at::kLong, /*pair=*/false);
+  auto heads = query.size(1);
+  auto [grad_query, grad_key, grad_value, grad_bias] = at::_scaled_dot_product_efficient_attention_backward(
+      grad_out, query, repeat_heads(key, heads), repeat_heads(value, heads), /*attn_bias=*/{}, out, lse,
+      random.seed, random.offset, /*dropout_p=*/0.0, /*grad_input_mask=*/{true, true, true, false}, causal,
+      scale);
+  return {grad_query, sum_heads(grad_key, key.size(1)), sum_heads(grad_value, key.size(1))};
+}
+
+TORCH_LIBRARY_IMPL(snug, CUDA, library) {
+  library.impl("attention", TORCH_FN(attention_cuda));
+  library.impl("attention_backward", TORCH_FN(attention_backward_cuda));
+}
+
+}  // namespace
+}  // namespace snug::ops

@@ -1,0 +1,70 @@
+// Attention on Meta: sizes, strides and every allocation of the CPU kernels, scratch included, in their
+// order, so that a step captured on Meta takes the bytes that the CPU would take. Block sizes and scratch as
+// in torch 2.11, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp. Not modelled: packing of 16-bit operands,
+// whose buffers do not come from the allocator, and what oneDNN takes inside a 16-bit matrix product.
+#include <ATen/OpMathType.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace snug::ops {
+namespace {
+
+struct Block {
+  std::int64_t queries, keys;  // tokens handled at a time
+};
+
+Block block_of(std::int64_t query_tokens, std::int64_t key_tokens) {
+  std::int64_t queries = query_tokens >= 768 ? 256 : query_tokens >= 192 ? 64 : 32;
+  return {std::min(queries, query_tokens), std::min<std::int64_t>(512, key_tokens)};
+}
+
+at::Tensor scratch(std::int64_t elements_per_thread, const at::TensorOptions& options) {
+  return at::empty({at::get_num_threads(), elements_per_thread}, options);
+}
+
+// [batch, heads, tokens, head_dim] in sizes, [batch, tokens, heads, head_dim] in memory.
+at::Tensor empty_by_token(const at::Tensor& like) {
+  return at::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options()).transpose(1, 2);
+}
+
+std::tuple<at::Tensor, at::Tensor> attention_meta(const at::Tensor& query, const at::Tensor& key,
+                                                  const at::Tensor&, bool, double) {
+  auto accumulate = query.options().dtype(at::toOpMathType(query.scalar_type()));
+  auto [queries, keys] = block_of(query.size(2), key.size(2));
+
+  at::Tensor out = empty_by_token(query);
+  at::Tensor lse = at::empty({query.size(0), query.size(2), query.size(1)}, accumulate).transpose(1, 2);
+  at::Tensor scores = scratch(queries * (keys + 2 + query.size(3)), accumulate);
+  at::Tensor reduced_scores =
+      scratch(at::isReducedFloatingType(query.scalar_type()) ? queries * keys : 0, query.options());
+  return {out, lse};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_meta(
+    const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor&, const at::Tensor&, bool, double) {
+  auto accumulate = query.options().dtype(at::toOpMathType(query.scalar_type()));
+  auto [queries, keys] = block_of(query.size(2), key.size(2));
+
+  at::Tensor grad_query = empty_by_token(query);
+  at::Tensor grad_key = empty_by_token(key);
+  at::Tensor grad_value = empty_by_token(value);
+  at::Tensor grad_out_by_token = grad_out.transpose(1, 2).contiguous();
+  at::Tensor scores = scratch(2 * queries * keys, accumulate);
+  at::Tensor reduced_scores =
+      scratch(at::isReducedFloatingType(query.scalar_type()) ? 2 * queries * keys : 0, query.options());
+  at::Tensor row_sums = scratch(queries, accumulate);
+  return {grad_query, grad_key, grad_value};
+}
+
+TORCH_LIBRARY_IMPL(snug, Meta, library) {
+  library.impl("attention", TORCH_FN(attention_meta));
+  library.impl("attention_backward", TORCH_FN(attention_backward_meta));
+}
+
+}  // namespace
+}  // namespace snug::ops

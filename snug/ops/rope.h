@@ -1,0 +1,23 @@
+// Rotary positions: each pair (x[i], x[i + head_dim/2]) is rotated by an angle that grows with the position.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "snug/base/export.h"
+
+namespace snug::ops {
+
+// Cosines and sines of all angles, [tokens, head_dim / 2] each; made once per forward, shared by all layers.
+struct RopeTable {
+  at::Tensor cos, sin;
+};
+
+// Angles are computed in fp32 and then rounded to the dtype of options.
+SNUG_API RopeTable make_rope_table(std::int64_t tokens, std::int64_t head_dim, double theta,
+                                   const at::TensorOptions& options);
+
+// x [batch, heads, tokens, head_dim], of the table's dtype. One allocation in each direction, none of it
+// scratch; nothing of x is kept for backward, which rotates the other way.
+SNUG_API at::Tensor rope(const at::Tensor& x, const RopeTable& table);
+
+}  // namespace snug::ops

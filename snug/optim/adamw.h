@@ -1,0 +1,40 @@
+// AdamW as torch defines it: decoupled decay, bias correction, eps outside the root. State is fp32
+// throughout.
+#pragma once
+
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/optim/optimizer.h"
+
+namespace snug::optim {
+
+struct AdamWOptions {
+  double lr = 1e-3;  // of step() without argument
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+  bool decay_matrices_only =
+      false;  // true: parameters of fewer than two dimensions (norms, biases) do not decay
+};
+
+class SNUG_API AdamW final : public Optimizer {
+ public:
+  explicit AdamW(std::vector<at::Tensor> parameters, const AdamWOptions& options = {});
+
+  const AdamWOptions& options() const { return options_; }
+  std::vector<StateTensor> state() const override;  // "exp_avg", "exp_avg_sq", "step", and "master" for bf16
+
+ private:
+  void update(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients,
+              double lr) override;
+  bool decays(std::size_t i) const;
+
+  AdamWOptions options_;
+  std::vector<at::Tensor> exp_avgs_;
+  std::vector<at::Tensor> exp_avg_sqs_;
+  std::vector<at::Tensor> steps_;  // how often each parameter was updated, on its device; views of one tensor
+};
+
+}  // namespace snug::optim

@@ -1,0 +1,40 @@
+#include "snug/optim/clip.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include "snug/base/error.h"
+
+namespace snug::optim {
+namespace {
+
+// CUDA rounds a 0-dim fp32 factor to bf16 before it multiplies a bf16 tensor, the CPU does not. With as many
+// dimensions as the gradient the factor stays fp32 on CUDA; on the CPU that would cost a copy.
+at::Tensor factor_for(const at::Tensor& gradient, const at::Tensor& factor) {
+  if (!gradient.is_cuda() || gradient.scalar_type() == at::kFloat) return factor;
+  return factor.view(std::vector<std::int64_t>(static_cast<std::size_t>(gradient.dim()), 1));
+}
+
+}  // namespace
+
+at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& gradients, double max_norm) {
+  check(max_norm >= 0, "the norm to clip to must be at least 0 (0 = only measure), got ", max_norm);
+  at::NoGradGuard no_grad;
+  std::vector<at::Tensor> defined;
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.defined()) defined.push_back(gradient);
+  }
+  if (defined.empty()) return at::zeros({}, at::kFloat);
+
+  const at::Tensor norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(defined, 2, at::kFloat)), 2);
+  if (max_norm == 0) return norm;
+  const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max_(1.0);
+  for (at::Tensor& gradient : defined) gradient.mul_(factor_for(gradient, factor));
+  return norm;
+}
+
+}  // namespace snug::optim

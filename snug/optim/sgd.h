@@ -1,0 +1,33 @@
+// Stochastic gradient descent as torch defines it, with optional momentum and (coupled) weight decay.
+#pragma once
+
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/optim/optimizer.h"
+
+namespace snug::optim {
+
+struct SgdOptions {
+  double lr = 1e-3;  // of step() without argument
+  double momentum = 0;
+  double weight_decay = 0;
+};
+
+class SNUG_API Sgd final : public Optimizer {
+ public:
+  explicit Sgd(std::vector<at::Tensor> parameters, const SgdOptions& options = {});
+
+  const SgdOptions& options() const { return options_; }
+  std::vector<StateTensor> state()
+      const override;  // "momentum_buffer" if there is momentum, and "master" for bf16
+
+ private:
+  void update(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients,
+              double lr) override;
+
+  SgdOptions options_;
+  std::vector<at::Tensor> momenta_;  // empty without momentum
+};
+
+}  // namespace snug::optim

@@ -1,0 +1,64 @@
+// Everything that decides a run, as plain data; defaults are those of the command line.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "snug/base/export.h"
+#include "snug/base/json.h"
+#include "snug/models/config.h"
+#include "snug/optim/schedule.h"
+
+namespace snug::train {
+
+enum class Precision { Fp32, Bf16, Fp16 };
+SNUG_API Precision parse_precision(std::string_view text);  // throws Error that lists the names
+SNUG_API std::string_view name(Precision precision);
+SNUG_API c10::ScalarType dtype(Precision precision);
+
+enum class OptimizerKind { AdamW, Sgd };
+SNUG_API OptimizerKind parse_optimizer(std::string_view text);
+SNUG_API std::string_view name(OptimizerKind kind);
+
+struct OptimizerConfig {
+  OptimizerKind kind = OptimizerKind::AdamW;
+  double lr = 3e-4;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  double weight_decay = 0.01;
+  bool decay_matrices_only = false;
+  double momentum = 0;  // sgd
+  double clip = 1.0;    // global norm; 0 = never
+  std::int64_t warmup = 0;
+  optim::Schedule::Kind schedule = optim::Schedule::Kind::Constant;
+};
+
+struct TrainConfig {
+  std::string model_name;  // as given: preset or path
+  models::LlamaConfig model;
+  std::string data = "synthetic";
+  std::optional<std::uint64_t> shuffle_seed;
+  std::int64_t steps = 10;
+  std::int64_t batch_size = 8;   // sequences per optimizer step
+  std::int64_t micro_batch = 8;  // sequences per forward; divides batch_size
+  std::int64_t seq_len = 256;
+  std::uint64_t seed = 0;
+  c10::Device device = c10::kCPU;
+  Precision precision = Precision::Fp32;
+  OptimizerConfig optimizer;
+  std::optional<std::uint64_t> budget_bytes;
+
+  std::int64_t accumulation() const { return batch_size / micro_batch; }
+};
+
+// Throws Error, in the words of the command line, for what cannot be run: sizes below 1, a batch that the micro-batch does not
+// divide, a sequence longer than the model's positions, fp16.
+SNUG_API void validate(const TrainConfig& config);
+SNUG_API Json to_json(const TrainConfig& config);
+
+}  // namespace snug::train

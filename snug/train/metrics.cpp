@@ -1,0 +1,53 @@
+#include "snug/train/metrics.h"
+
+#include <fmt/format.h>
+
+#include <system_error>
+
+#include "snug/base/error.h"
+
+namespace snug::train {
+
+namespace fs = std::filesystem;
+
+RunDirectory::RunDirectory(const fs::path& path, const Json& config) : path_(path) {
+  std::error_code error;
+  fs::create_directories(path_, error);
+  check(!error, "--out-dir ", path_.string(), " cannot be made: ", error.message());
+  for (const char* file : {"config.json", "metrics.jsonl"})
+    check(!fs::exists(path_ / file), "--out-dir ", path_.string(), " already holds a run (", file, " is there): choose another");
+  try {
+    OutputFile file(path_ / "config.json");
+    file.write(config.dump(2) + "\n");
+    file.close();
+    metrics_ = std::make_unique<OutputFile>(path_ / "metrics.jsonl");
+  } catch (const RunError& failed) {
+    fail("--out-dir ", path_.string(), " cannot be written: ", failed.what());
+  }
+  metrics_->keep();
+}
+
+void RunDirectory::append(const StepMetrics& metrics) {
+  const fs::path& file = metrics_->path();
+  const auto whole_lines = fs::file_size(file);
+  try {
+    metrics_->write(fmt::format(
+        R"({{"step":{},"loss":{:.9g},"gradient_norm":{:.9g},"lr":{:.9g},"seconds":{:.6f},"tokens_per_second":{:.1f},"peak_bytes":{}}})"
+        "\n",
+        metrics.step, metrics.loss, metrics.gradient_norm, metrics.lr, metrics.seconds, metrics.tokens_per_second,
+        metrics.peak_bytes));
+  } catch (const RunError&) {
+    std::error_code ignored;
+    fs::resize_file(file, whole_lines, ignored);  // no half line for a reader to stumble over
+    throw;
+  }
+}
+
+fs::path RunDirectory::first_free(const fs::path& parent, const std::string& name) {
+  for (int number = 1;; ++number) {
+    fs::path path = parent / fmt::format("{}-{}", name, number);
+    if (!fs::exists(path)) return path;
+  }
+}
+
+}  // namespace snug::train

@@ -1,0 +1,40 @@
+// The run directory: config.json, metrics.jsonl, trace.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+
+#include "snug/base/export.h"
+#include "snug/base/json.h"
+#include "snug/base/output_file.h"
+
+namespace snug::train {
+
+struct StepMetrics {
+  std::int64_t step = 0;  // counted from 1
+  double loss = 0;
+  double gradient_norm = 0;
+  double lr = 0;
+  double seconds = 0;
+  double tokens_per_second = 0;
+  std::uint64_t peak_bytes = 0;
+};
+
+class SNUG_API RunDirectory {
+ public:
+  // Throws Error if the folder cannot be made or written, or already holds a run.
+  RunDirectory(const std::filesystem::path& path, const Json& config);
+
+  void append(const StepMetrics& metrics);  // one whole line of metrics.jsonl, on disk when this returns
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path trace_path() const { return path_ / "trace"; }
+
+  static std::filesystem::path first_free(const std::filesystem::path& parent, const std::string& name);  // runs/tiny-1
+
+ private:
+  std::filesystem::path path_;
+  std::unique_ptr<OutputFile> metrics_;
+};
+
+}  // namespace snug::train

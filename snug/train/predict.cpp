@@ -1,0 +1,27 @@
+#include "snug/train/predict.h"
+
+#include <ATen/ops/empty.h>
+
+#include "snug/train/step.h"
+
+namespace snug::train {
+
+capture::Captured predict(const TrainConfig& config, std::int64_t steps) {
+  TrainConfig shape = config;
+  // Half precision needs as many bytes as bf16, and an optimizer that exists.
+  if (shape.precision == Precision::Fp16) shape.precision = Precision::Bf16;
+  return capture::capture(c10::kMeta, [&](memory::Tracker& tracker) {
+    TrainingSetup setup(shape, c10::kMeta, tracker);
+    const auto options = at::TensorOptions(at::kLong).device(c10::kMeta);
+    for (std::int64_t step = 0; step < steps; ++step) {
+      io::Batch batch;
+      {
+        auto claim = tracker.claim(trace::Category::Input);
+        batch = {at::empty({shape.batch_size, shape.seq_len}, options), at::empty({shape.batch_size, shape.seq_len}, options)};
+      }
+      run_step(setup, batch, shape, shape.batch_size * shape.seq_len, shape.optimizer.lr, tracker);
+    }
+  });
+}
+
+}  // namespace snug::train

@@ -1,0 +1,75 @@
+#include "snug/train/step.h"
+
+#include <ATen/ops/ne.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "snug/base/error.h"
+#include "snug/optim/adamw.h"
+#include "snug/optim/clip.h"
+#include "snug/optim/sgd.h"
+
+namespace snug::train {
+
+using trace::Category;
+
+namespace {
+
+constexpr std::int64_t kIgnoredTarget = -100;
+
+models::Llama make_model(const TrainConfig& config, c10::Device device, memory::Tracker& tracker) {
+  auto claim = tracker.claim(Category::Parameter);
+  return models::Llama(config.model, at::TensorOptions(device).dtype(dtype(config.precision)));
+}
+
+}  // namespace
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters, const OptimizerConfig& config) {
+  if (config.kind == OptimizerKind::Sgd)
+    return std::make_unique<optim::Sgd>(
+        parameters, optim::SgdOptions{.lr = config.lr, .momentum = config.momentum, .weight_decay = config.weight_decay});
+  return std::make_unique<optim::AdamW>(parameters, optim::AdamWOptions{.lr = config.lr,
+                                                                        .beta1 = config.beta1,
+                                                                        .beta2 = config.beta2,
+                                                                        .eps = config.eps,
+                                                                        .weight_decay = config.weight_decay,
+                                                                        .decay_matrices_only = config.decay_matrices_only});
+}
+
+TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, memory::Tracker& tracker)
+    : model(make_model(config, device, tracker)) {
+  tracker.adopt(model->parameters(), Category::Parameter);
+  auto claim = tracker.claim(Category::Optimizer);
+  optimizer = make_optimizer(model->parameters(), config.optimizer);
+}
+
+at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch, std::int64_t micro_batch,
+                                std::int64_t target_count) {
+  at::Tensor total;
+  for (std::int64_t first = 0; first < batch.tokens.size(0); first += micro_batch) {
+    at::Tensor loss = model->loss_sum(batch.tokens.narrow(0, first, micro_batch), batch.targets.narrow(0, first, micro_batch));
+    loss = loss / static_cast<double>(target_count);
+    loss.backward();
+    total = total.defined() ? total.add_(loss.detach()) : loss.detach();
+  }
+  return total;
+}
+
+StepResult run_step(TrainingSetup& setup, const io::Batch& batch, const TrainConfig& config, std::int64_t target_count, double lr,
+                    memory::Tracker& tracker) {
+  StepResult result;
+  tracker.mark("forward and backward");
+  result.loss = accumulate_gradients(setup.model, batch, config.micro_batch, target_count);
+  tracker.mark("optimizer");
+  result.gradient_norm = optim::clip_grad_norm_(setup.optimizer->gradients(), config.optimizer.clip);
+  setup.optimizer->step(lr);
+  setup.optimizer->zero_grad();
+  return result;
+}
+
+std::int64_t count_targets(const at::Tensor& targets) {
+  const auto count = at::ne(targets, kIgnoredTarget).sum().item<std::int64_t>();
+  check(count > 0, "a batch without a single target to predict");
+  return count;
+}
+
+}  // namespace snug::train

@@ -1,0 +1,40 @@
+#include "snug/train/trace_recorder.h"
+
+#include "snug/base/error.h"
+
+namespace snug::train {
+
+TraceRecorder::TraceRecorder(const std::filesystem::path& path, const TrainConfig& config, std::int64_t steps)
+    : steps_left_(steps) {
+  if (!path.empty()) writer_.emplace(path, trace::TraceInfo{.device = config.device.str(), .about = to_json(config)});
+}
+
+TraceRecorder::~TraceRecorder() {
+  if (failed_) return;  // the writer removes what it wrote
+  try {
+    finish();
+  } catch (const RunError&) {
+  }
+}
+
+void TraceRecorder::write(const trace::Event& event, const trace::NameTable& names) {
+  if (!writer_) return;
+  try {
+    writer_->write(event, names);
+  } catch (...) {
+    failed_ = true;
+    throw;
+  }
+}
+
+void TraceRecorder::end_step() {
+  if (--steps_left_ == 0) finish();
+}
+
+void TraceRecorder::finish() {
+  if (!writer_) return;
+  writer_->finish();
+  writer_.reset();
+}
+
+}  // namespace snug::train

@@ -1,0 +1,29 @@
+// Writes the trace of a run's first steps. Internal to train.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "snug/train/config.h"
+#include "snug/trace/trace.h"
+
+namespace snug::train {
+
+class TraceRecorder final : public trace::EventSink {
+ public:
+  TraceRecorder(const std::filesystem::path& path, const TrainConfig& config, std::int64_t steps);  // empty path: no trace
+  // A run that failed for want of memory leaves its trace: it shows why. Never throws.
+  ~TraceRecorder() override;
+
+  trace::EventSink* sink() { return writer_ ? this : nullptr; }
+  void write(const trace::Event& event, const trace::NameTable& names) override;
+  void end_step();
+  void finish();
+
+ private:
+  std::optional<trace::TraceWriter> writer_;
+  std::int64_t steps_left_;
+  bool failed_ = false;
+};
+
+}  // namespace snug::train

@@ -1,0 +1,129 @@
+#include "snug/train/trainer.h"
+
+#include <ATen/Context.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <vector>
+
+#include "snug/base/bytes.h"
+#include "snug/base/error.h"
+#include "snug/ops/kernel_image.h"
+#include "snug/train/predict.h"
+#include "snug/train/step.h"
+#include "snug/train/trace_recorder.h"
+
+namespace snug::train {
+
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+io::Batch load_batch(const io::TokenDataset& data, const TrainConfig& config, std::int64_t step, memory::Tracker& tracker) {
+  auto claim = tracker.claim(trace::Category::Input);
+  const io::Batch batch = data.batch(static_cast<std::uint64_t>(step * config.batch_size), config.batch_size);
+  return {batch.tokens.to(config.device), batch.targets.to(config.device)};
+}
+
+void prepare_cuda(const TrainConfig& config) {
+  const c10::DeviceIndex index = std::max<c10::DeviceIndex>(config.device.index(), 0);
+  memory::note_memory_before_context(index);
+  const std::string missing = ops::missing_kernel_image(index);
+  check(missing.empty(), missing);
+  at::globalContext().lazyInitDevice(at::kCUDA);
+  if (config.budget_bytes) memory::cap_cuda_memory(index, *config.budget_bytes);
+}
+
+// The highest figures of the run, step by step.
+class PeakKeeper {
+ public:
+  PeakKeeper(memory::Tracker& tracker, c10::Device device) : tracker_(tracker), device_(device) {}
+
+  // Returns the peak since the last call.
+  std::uint64_t take(Measured& measured) {
+    trace::Snapshot peak = tracker_.peak();
+    const std::uint64_t bytes = peak.total;
+    if (bytes > measured.peak.total) measured.peak = std::move(peak);
+    tracker_.reset_peak();
+    const auto now = memory::process_memory(device_, tracker_.live_bytes());
+    if (now.process_bytes > measured.memory.process_bytes) measured.memory = now;
+    return bytes;
+  }
+
+ private:
+  memory::Tracker& tracker_;
+  c10::Device device_;
+};
+
+double median_after_first(std::vector<double> seconds) {
+  if (seconds.size() > 1) seconds.erase(seconds.begin());
+  std::ranges::nth_element(seconds, seconds.begin() + seconds.size() / 2);
+  return seconds[seconds.size() / 2];
+}
+
+}  // namespace
+
+std::uint64_t TrainResult::budget_use_bytes(c10::Device device) const {
+  return device.is_cuda() ? measured.memory.process_bytes : measured.peak.total;
+}
+
+TrainResult train(const TrainConfig& config, const TrainOptions& options) {
+  validate(config);
+  const auto data = io::TokenDataset::open(config.data, {.vocab_size = config.model.vocab_size,
+                                                         .seq_len = config.seq_len,
+                                                         .seed = config.seed,
+                                                         .shuffle_seed = config.shuffle_seed});
+  data.check_vocabulary();
+  if (config.device.is_cuda()) prepare_cuda(config);
+
+  std::optional<RunDirectory> directory;
+  if (!options.out_dir.empty()) directory.emplace(options.out_dir, to_json(config));
+  TrainResult result{.budget_bytes = config.budget_bytes, .predicted = predict(config)};
+  if (options.on_prediction) options.on_prediction(result.predicted);
+
+  const optim::Schedule schedule{.kind = config.optimizer.schedule,
+                                 .lr = config.optimizer.lr,
+                                 .warmup = config.optimizer.warmup,
+                                 .total = config.steps};
+  TraceRecorder trace(options.trace, config, options.traced_steps);
+  memory::Tracker tracker({.device = config.device,
+                           .budget_bytes = config.device.is_cuda() ? std::nullopt : config.budget_bytes,
+                           .sink = trace.sink()});
+  PeakKeeper peaks(tracker, config.device);
+  at::manual_seed(config.seed);
+  TrainingSetup setup(config, config.device, tracker);
+
+  std::vector<double> seconds;
+  for (std::int64_t step = 0; step < config.steps && !(options.stop && *options.stop); ++step) {
+    const auto start = std::chrono::steady_clock::now();
+    tracker.mark("step " + std::to_string(step + 1));
+    const io::Batch batch = load_batch(data, config, step, tracker);
+    const double lr = optim::learning_rate(schedule, step);
+    const StepResult stepped = run_step(setup, batch, config, count_targets(batch.targets), lr, tracker);
+
+    StepMetrics metrics{.step = step + 1, .loss = stepped.loss.item<double>(), .gradient_norm = stepped.gradient_norm.item<double>(), .lr = lr};
+    metrics.seconds = seconds_since(start);
+    metrics.tokens_per_second = static_cast<double>(config.batch_size * config.seq_len) / metrics.seconds;
+    metrics.peak_bytes = peaks.take(result.measured);
+    trace.end_step();
+    seconds.push_back(metrics.seconds);
+    if (directory) directory->append(metrics);
+    if (options.on_step) options.on_step(metrics);
+
+    if (step == 0) result.first_loss = metrics.loss;
+    result.last_loss = metrics.loss;
+    result.steps = step + 1;
+  }
+  trace.finish();
+  result.interrupted = result.steps < config.steps;
+  if (result.steps > 0) {
+    result.measured.step_seconds = median_after_first(seconds);
+    result.tokens_per_second = static_cast<double>(config.batch_size * config.seq_len) / result.measured.step_seconds;
+  }
+  return result;
+}
+
+}  // namespace snug::train

@@ -1,0 +1,50 @@
+// The training loop.
+//
+//   TrainResult result = train(config, {.out_dir = "runs/tiny-1", .on_step = print});
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <optional>
+
+#include "snug/base/export.h"
+#include "snug/capture/capture.h"
+#include "snug/memory/process_memory.h"
+#include "snug/train/config.h"
+#include "snug/train/metrics.h"
+
+namespace snug::train {
+
+struct TrainOptions {
+  std::filesystem::path out_dir;                          // empty: nothing is written
+  std::filesystem::path trace;                            // empty: no trace
+  std::int64_t traced_steps = 3;                          // the trace ends after this many
+  std::function<void(const capture::Captured&)> on_prediction;
+  std::function<void(const StepMetrics&)> on_step;
+  const std::atomic<bool>* stop = nullptr;                // set (by Ctrl-C): the run ends after the current step
+};
+
+struct Measured {
+  trace::Snapshot peak;             // at the moment of the peak
+  memory::ProcessMemory memory;     // allocated, reserved, process: the highest seen at the end of a step
+  double step_seconds = 0;          // median, without the first step if there are more
+};
+
+struct TrainResult {
+  std::int64_t steps = 0;
+  bool interrupted = false;
+  double first_loss = 0, last_loss = 0;
+  double tokens_per_second = 0;
+  std::optional<std::uint64_t> budget_bytes;
+  capture::Captured predicted;
+  Measured measured;
+
+  SNUG_API std::uint64_t budget_use_bytes(c10::Device device) const;  // what counts against the budget there
+};
+
+// Throws Error for bad input before anything is written, memory::OutOfBudget or c10::OutOfMemoryError when memory runs out,
+// RunError when the run fails otherwise.
+SNUG_API TrainResult train(const TrainConfig& config, const TrainOptions& options = {});
+
+}  // namespace snug::train

@@ -1,0 +1,79 @@
+"""Options that make no sense: status 2, one line, nothing left behind."""
+from command import SMALL, CommandTest
+
+
+class BadFlags(CommandTest):
+    def test_unknown_verbs_and_options(self):
+        self.refuses(says="expected a verb")
+        self.refuses("--model", "tiny", says="expected a verb")
+        self.refuses("tarin", says=["tarin", "estimate, train"])
+        self.refuses("train", "--plan", "plan.json", says=["--plan", "snug train --help"])
+        self.refuses("train", "--recompute", "block", says="--recompute")
+        self.refuses("train", "--offload", "all", says="--offload")
+        self.refuses("train", "--resume", says="--resume")
+        self.refuses("estimate", "--budget", "1GiB", says="--budget")
+        self.refuses("report", says="TRACE")
+
+    def test_values_that_are_missing_or_given_twice(self):
+        self.refuses("train", "--steps", says=["--steps", "needs a value"])
+        self.refuses("train", "--data", "--steps", "3", says=["--data", "needs a value"])
+        self.refuses("train", "--steps", 1, "--steps", 2, says=["--steps", "2 times"])
+
+    def test_numbers(self):
+        for option, value in [("--batch-size", "abc"), ("--batch-size", "0"), ("--batch-size", "1e300"),
+                              ("--batch-size", "2.5"), ("--steps", "-1"), ("--steps", "0"), ("--steps", "5x"),
+                              ("--micro-batch", "0"), ("--accumulation", "-2"), ("--seq-len", "0"), ("--lr", "nan"),
+                              ("--lr", "-1"), ("--lr", "inf"), ("--lr", "fast"), ("--clip", "-1"), ("--seed", "-1"),
+                              ("--beta1", "1.5"), ("--warmup", "-1"), ("--shuffle", "x")]:
+            with self.subTest(option=option, value=value):
+                self.refuses("train", option, value, says=[option, value])
+        for value in ("0", "-7e9", "7.5", "nan", "1e300", "seven"):
+            with self.subTest(params=value):
+                self.refuses("estimate", "--params", value, says=["--params", value])
+
+    def test_sizes(self):
+        for size in ("12Gib", "-3", "1e99GiB", "0", "0GiB", "GiB", "nan", "12 GiB", "99999999999GiB"):
+            with self.subTest(size):
+                self.refuses("train", "--budget", size, says=["--budget", size])
+
+    def test_names(self):
+        self.refuses("train", "--model", "gpt5", says=["gpt5", "tiny", "llama2-7b"])
+        self.refuses("estimate", "--model", "gpt5", says=["gpt5", "tiny"])
+        self.refuses("train", "--precision", "fp8", says=["--precision", "fp32", "bf16", "fp8"])
+        self.refuses("train", "--optimizer", "adam", says=["--optimizer", "adamw", "sgd"])
+        self.refuses("train", "--schedule", "step", says=["--schedule", "cosine"])
+        self.refuses("train", "--decay", "none", says=["--decay", "matrices"])
+        for device in ("gpu", "cuda:x", "cuda:-1", "cuda:99"):
+            self.refuses("train", "--device", device, says=["--device", device])
+
+    def test_fp16_says_what_to_use_until_it_comes(self):
+        self.refuses("train", "--precision", "fp16", says=["fp16", "yet", "bf16 or fp32"])
+
+    def test_batches_that_do_not_divide(self):
+        self.refuses("train", "--batch-size", 8, "--accumulation", 3, says=["--accumulation 3", "--batch-size 8"])
+        self.refuses("train", "--batch-size", 8, "--micro-batch", 3, says=["--micro-batch 3", "--batch-size 8"])
+        self.refuses("train", "--batch-size", 8, "--micro-batch", 2, "--accumulation", 2,
+                     says=["--micro-batch 2", "--accumulation 2"])
+
+    def test_options_without_a_use(self):
+        for option in ("--beta1", "--beta2", "--eps"):
+            self.refuses("train", "--optimizer", "sgd", option, "0.5", says=[option, "sgd"])
+        self.refuses("train", "--optimizer", "sgd", "--decay", "all", says=["--decay", "sgd"])
+        self.refuses("train", "--momentum", "0.9", says=["--momentum", "adamw"])
+        self.refuses("train", "--data", "synthetic", "--shuffle", 1, *SMALL, says="shuffle")
+
+    def test_schedules_without_steps(self):
+        self.refuses("train", "--schedule", "cosine", "--steps", 5, "--warmup", 5, says=["--warmup 5", "--steps 5"])
+        self.refuses("train", "--steps", 5, "--warmup", 6, says=["--warmup", "5", "6"])
+
+    def test_estimates_that_make_no_sense(self):
+        self.refuses("estimate", says=["--params", "--model"])
+        self.refuses("estimate", "--params", "7e9", "--model", "tiny", says="not both")
+        self.refuses("estimate", "--params", "7e9", "--batch-size", 1, says=["--batch-size", "--model"])
+        self.refuses("estimate", "--params", "7e9", "--seq-len", 1, says=["--seq-len", "--model"])
+        self.refuses("estimate", "--params", "7e9", "--precision", "fp32", "--master", "split", says="--master")
+        self.refuses("estimate", "--params", "7e9", "--precision", "fp16", "--master", "split", says="--master split")
+        self.refuses("estimate", "--params", "7e9", "--zero-stage", 4, "--ranks", 2, says="--zero-stage")
+        self.refuses("estimate", "--params", "7e9", "--zero-stage", 3, says="--ranks")
+        self.refuses("estimate", "--params", "7e9", "--ranks", 8, says="--zero-stage")
+        self.refuses("estimate", "--params", "7e9", "--zero-stage", 1, "--ranks", 0, says="--ranks")

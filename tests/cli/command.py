@@ -1,0 +1,57 @@
+"""Runs bin/snug (environment variable SNUG) in a folder of its own and looks at what it says and leaves behind."""
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import tempfile
+import unittest
+
+SNUG = os.environ["SNUG"]
+SMALL = ("--device", "cpu", "--batch-size", "2", "--seq-len", "16")  # milliseconds per step with the tiny preset
+
+
+class CommandTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def snug(self, *arguments, **options):
+        return subprocess.run([SNUG, *map(str, arguments)], cwd=self.folder, text=True, timeout=120,
+                              stdout=options.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE, **options)
+
+    def succeeds(self, *arguments, **options):
+        result = self.snug(*arguments, **options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout
+
+    def json(self, *arguments):
+        """The document that --json prints; anything else on standard output would break the parser."""
+        return json.loads(self.succeeds(*arguments, "--json"))
+
+    def files(self):
+        return sorted((str(path), path.stat().st_size) for path in self.folder.rglob("*"))
+
+    def refuses(self, *arguments, says, status=2):
+        """One line on standard error that says all of `says`, nothing on standard output, no file made or changed."""
+        before = self.files()
+        result = self.snug(*arguments)
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assertTrue(result.stderr.startswith("snug: "), result.stderr)
+        for part in [says] if isinstance(says, str) else says:
+            self.assertIn(part, result.stderr)
+        self.assertEqual(self.files(), before)
+
+    def write(self, name, content):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def write_tokens(self, name, tokens, magic=20240520, version=1, count=None):
+        """A token file in llm.c's layout with uint16 tokens."""
+        header = [magic, version, len(tokens) if count is None else count] + [0] * 253
+        return self.write(name, struct.pack("<256i", *header) + struct.pack(f"<{len(tokens)}H", *tokens))

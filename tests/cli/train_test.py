@@ -1,0 +1,107 @@
+"""snug train and profile as they should go: results, files, interruption."""
+import json
+import os
+import signal
+import subprocess
+import time
+
+from command import SMALL, SNUG, CommandTest
+
+CATEGORIES = {"parameters", "gradients", "optimizer", "inputs", "activations", "temporaries", "other"}
+MEASURED = {"peak_bytes": int, "reserved_bytes": int, "process_bytes": int, "host_bytes": int, "step_seconds": float}
+
+
+class Train(CommandTest):
+    def check_measured(self, measured):
+        for field, kind in MEASURED.items():
+            self.assertIsInstance(measured[field], kind, field)
+        self.assertEqual(set(measured["bytes"]), CATEGORIES)
+        self.assertEqual(sum(measured["bytes"].values()), measured["peak_bytes"])
+        self.assertGreaterEqual(measured["reserved_bytes"], measured["peak_bytes"])
+
+    def metrics(self, folder):
+        text = (self.folder / folder / "metrics.jsonl").read_text()
+        self.assertTrue(text.endswith("\n"), "a half-written line")
+        return [json.loads(line) for line in text.splitlines()]
+
+    def test_json_has_the_fields_others_rely_on(self):
+        text = self.write("book.txt", "to be or not to be, that is the question. " * 100)
+        document = self.json("train", "--model", "tiny", "--data", text, "--steps", 3, "--lr", "1e-2", *SMALL)
+        self.assertEqual(document["steps"], 3)
+        self.assertFalse(document["interrupted"])
+        self.assertIsNone(document["budget_bytes"])
+        self.assertIs(document["within_budget"], True)
+        for field in ("first_loss", "last_loss", "tokens_per_second"):
+            self.assertIsInstance(document[field], float, field)
+        self.assertLess(document["last_loss"], document["first_loss"])
+        self.check_measured(document["measured"])
+        self.assertEqual(document["predicted"]["peak_bytes"], document["measured"]["peak_bytes"])
+        self.assertEqual(set(document["predicted"]["bytes"]), CATEGORIES)
+
+    def test_runs_without_options_in_numbered_directories(self):
+        for number in (1, 2):
+            self.assertIn(f"runs/tiny-{number}", self.succeeds("train", "--steps", 1, *SMALL))
+        run = self.folder / "runs" / "tiny-2"
+        self.assertEqual({path.name for path in run.iterdir()}, {"config.json", "metrics.jsonl", "trace"})
+        self.assertEqual(json.loads((run / "config.json").read_text())["model"], "tiny")
+
+    def test_text_shows_prediction_and_measurement_side_by_side(self):
+        out = self.succeeds("train", "--steps", 2, "--budget", "1GiB", *SMALL)
+        for part in ("tiny:", "Predicted peak", "predicted", "measured", "allocated", "reserved", "outside", "held"):
+            self.assertIn(part, out)
+
+    def test_metrics_have_one_line_per_step(self):
+        document = self.json("train", "--steps", 4, "--out-dir", "run", *SMALL)
+        lines = self.metrics("run")
+        self.assertEqual([line["step"] for line in lines], [1, 2, 3, 4])
+        self.assertEqual(max(line["peak_bytes"] for line in lines), document["measured"]["peak_bytes"])
+        self.assertAlmostEqual(lines[0]["loss"], document["first_loss"], places=6)
+
+    def test_accumulation_is_micro_batch_the_other_way_round(self):
+        losses = [self.json("train", "--steps", 2, *SMALL, *split)["last_loss"]
+                  for split in (("--micro-batch", 1), ("--accumulation", 2), ("--micro-batch", 1, "--accumulation", 2))]
+        self.assertEqual(losses, [losses[0]] * 3)
+
+    def test_the_seed_decides_the_run(self):
+        losses = [self.json("train", "--steps", 2, "--seed", seed, *SMALL)["last_loss"] for seed in (1, 1, 2)]
+        self.assertEqual(losses[0], losses[1])
+        self.assertNotEqual(losses[0], losses[2])
+
+    def start_endless_run(self):
+        process = subprocess.Popen([SNUG, "train", "--json", "--steps", "1000000", "--out-dir", "run", *SMALL],
+                                   cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.kill)
+        metrics = self.folder / "run" / "metrics.jsonl"
+        while not metrics.exists() or metrics.read_text().count("\n") < 2:
+            self.assertIsNone(process.poll(), "the run ended by itself")
+            time.sleep(0.02)
+        return process
+
+    def test_a_signal_ends_the_run_after_its_step(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(number.name):
+                process = self.start_endless_run()
+                process.send_signal(number)
+                out, err = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 0, err)
+                document = json.loads(out)
+                self.assertTrue(document["interrupted"])
+                self.assertEqual([line["step"] for line in self.metrics("run")], list(range(1, document["steps"] + 1)))
+                self.succeeds("report", "run/trace")
+            (self.folder / "run").rename(self.folder / number.name)
+
+    def test_a_second_signal_ends_the_process(self):
+        process = self.start_endless_run()
+        for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):  # both arrive within one step
+            os.kill(process.pid, number)
+        process.communicate(timeout=60)
+        self.assertIn(process.returncode, (-signal.SIGINT, -signal.SIGTERM))
+
+    def test_profile_writes_a_trace_and_guards_it(self):
+        document = self.json("profile", "--out", "a.trace", *SMALL)
+        self.assertEqual(document["trace"], "a.trace")
+        self.check_measured(document["measured"])
+        self.assertEqual(self.json("report", "a.trace")["peak_bytes"], document["measured"]["peak_bytes"])
+        self.refuses("profile", "--out", "a.trace", *SMALL, says=["a.trace", "--force"])
+        self.succeeds("profile", "--out", "a.trace", "--force", "--steps", 1, *SMALL)
+        self.assertEqual(self.json("report", "a.trace")["steps"], 1)

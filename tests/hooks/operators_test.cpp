@@ -1,0 +1,126 @@
+#include "snug/hooks/operators.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace snug::hooks {
+namespace {
+
+struct Names : OperatorListener {
+  void on_operator(OperatorCall& call) override {
+    names.push_back(call.op.schema().name());
+    call.proceed();
+  }
+  std::vector<std::string> names;
+};
+
+at::Tensor leaf() { return at::ones({2, 2}).requires_grad_(); }
+
+TEST(Operators, ForwardAndBackwardAreSeenInOrder) {
+  at::Tensor x = leaf();
+  Names seen;
+  OperatorListenerGuard guard(seen);
+  (x * 3).sum().backward();
+  const std::vector<std::string> expected = {"aten::mul", "aten::sum", "aten::ones_like",
+                                             "aten::expand", "aten::mul", "aten::detach"};
+  EXPECT_EQ(seen.names, expected);
+}
+
+TEST(Operators, NothingIsSeenAfterTheGuard) {
+  Names seen;
+  { OperatorListenerGuard guard(seen); }
+  at::ones({2}) + 1;
+  EXPECT_TRUE(seen.names.empty());
+}
+
+TEST(Operators, FactoriesAreSeenAndInnerCallsAreNot) {
+  Names seen;
+  OperatorListenerGuard guard(seen);
+  at::embedding(at::zeros({4, 2}), at::zeros({1}, at::kLong));  // calls index_select inside its kernel
+  for (const auto& name : seen.names) EXPECT_NE(name, "aten::index_select");
+  EXPECT_NE(std::find(seen.names.begin(), seen.names.end(), "aten::zeros"), seen.names.end());
+  EXPECT_EQ(seen.names.back(), "aten::embedding");
+}
+
+TEST(Operators, NestedListenersRunInnermostFirst) {
+  struct Tag : OperatorListener {
+    Tag(std::vector<int>& order, int id) : order(order), id(id) {}
+    void on_operator(OperatorCall& call) override {
+      order.push_back(id);
+      call.proceed();
+      order.push_back(-id);
+    }
+    std::vector<int>& order;
+    int id;
+  };
+  std::vector<int> order;
+  Tag outer(order, 1), inner(order, 2);
+  OperatorListenerGuard outer_guard(outer);
+  OperatorListenerGuard inner_guard(inner);
+  at::ones({1}).neg_();
+  EXPECT_EQ(order, (std::vector<int>{2, 1, -1, -2, 2, 1, -1, -2}));
+}
+
+TEST(Operators, AListenerCanAnswerInPlaceOfTheOperator) {
+  struct Answer : OperatorListener {
+    void on_operator(OperatorCall& call) override {
+      if (call.op.schema().name() != "aten::neg") return call.proceed();
+      torch::jit::drop(call.stack, 1);
+      torch::jit::push(call.stack, at::full({1}, 42.0));
+    }
+  } answer;
+  const at::Tensor x = at::ones({1});
+  OperatorListenerGuard guard(answer);
+  EXPECT_EQ(x.neg().item<float>(), 42.0f);
+}
+
+TEST(Operators, AnExceptionOfTheOperatorPassesAndLeavesTheStackWhole) {
+  Names seen;
+  {
+    OperatorListenerGuard guard(seen);
+    EXPECT_THROW(at::ones({2, 3}).mm(at::ones({2, 3})), c10::Error);
+    seen.names.clear();
+    at::ones({1});
+    EXPECT_EQ(seen.names, std::vector<std::string>{"aten::ones"});
+  }
+  EXPECT_FALSE(c10::impl::tls_is_dispatch_key_included(kOperatorKey));
+}
+
+TEST(Operators, AnExceptionOfTheListenerArrivesAsItself) {
+  struct Refuse : OperatorListener {
+    void on_operator(OperatorCall&) override { throw std::runtime_error("refused"); }
+  } refuse;
+  OperatorListenerGuard guard(refuse);
+  EXPECT_THROW(at::ones({1}), std::runtime_error);
+}
+
+TEST(Operators, AnotherThreadIsNotWatched) {
+  Names seen;
+  OperatorListenerGuard guard(seen);
+  std::thread([] { at::ones({2}) + 1; }).join();
+  EXPECT_TRUE(seen.names.empty());
+}
+
+TEST(Operators, TwoThreadsHaveTheirOwnListeners) {
+  Names first, second;
+  std::thread a([&] {
+    OperatorListenerGuard guard(first);
+    for (int i = 0; i < 100; ++i) at::ones({2});
+  });
+  std::thread b([&] {
+    OperatorListenerGuard guard(second);
+    for (int i = 0; i < 50; ++i) at::zeros({2});
+  });
+  a.join();
+  b.join();
+  EXPECT_EQ(first.names, std::vector<std::string>(100, "aten::ones"));
+  EXPECT_EQ(second.names, std::vector<std::string>(50, "aten::zeros"));
+}
+
+}  // namespace
+}  // namespace snug::hooks

@@ -1,0 +1,229 @@
+#include "snug/hooks/region.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "snug/hooks/operators.h"
+
+namespace snug::hooks {
+namespace {
+
+struct Log : RegionListener {
+  void before_forward(RegionId id) override { lines.push_back("forward " + region_name(id)); }
+  void after_forward(RegionId id) override { lines.push_back("end forward " + region_name(id)); }
+  void before_backward(RegionId id) override { lines.push_back("backward " + region_name(id)); }
+  void after_backward(RegionId id) override { lines.push_back("end backward " + region_name(id)); }
+  void gradient_ready(const at::Tensor& leaf) override { ready.push_back(leaf.unsafeGetTensorImpl()); }
+  std::vector<std::string> lines;
+  std::vector<const c10::TensorImpl*> ready;
+};
+
+using Lines = std::vector<std::string>;
+
+struct TwoLayers {
+  at::Tensor a = at::randn({3, 3}).requires_grad_();
+  at::Tensor b = at::randn({3, 3}).requires_grad_();
+  at::Tensor loss() {
+    at::Tensor x = at::ones({2, 3});
+    {
+      RegionScope scope("first");
+      x = at::tanh(x.mm(a));
+    }
+    RegionScope scope("second");
+    return at::tanh(x.mm(b)).sum();
+  }
+};
+
+const Lines kForward = {"forward first", "end forward first", "forward second", "end forward second"};
+const Lines kBackward = {"backward second", "end backward second", "backward first", "end backward first"};
+
+Lines operator+(Lines left, const Lines& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+TEST(Region, BackwardVisitsTheRegionsInReverse) {
+  TwoLayers model;
+  Log log;
+  RegionListenerGuard guard(log);
+  model.loss().backward();
+  EXPECT_EQ(log.lines, kForward + kBackward);
+  EXPECT_EQ(log.ready, (std::vector<const c10::TensorImpl*>{model.b.unsafeGetTensorImpl(), model.a.unsafeGetTensorImpl()}));
+}
+
+TEST(Region, OperatorsOfTheBackwardRunInTheRegionOfTheirForward) {
+  struct Where : OperatorListener {
+    void on_operator(OperatorCall& call) override {
+      call.proceed();
+      if (call.op.schema().name() == "aten::tanh_backward") regions.push_back(region_name(current_region()));
+    }
+    std::vector<std::string> regions;
+  } where;
+  TwoLayers model;
+  Log log;
+  RegionListenerGuard guard(log);
+  OperatorListenerGuard operators(where);
+  model.loss().backward();
+  EXPECT_EQ(where.regions, (Lines{"second", "first"}));
+  EXPECT_EQ(current_region(), 0u);
+}
+
+TEST(Region, NestedRegionsReturnToTheOuterOne) {
+  Log log;
+  RegionListenerGuard guard(log);
+  at::Tensor x = at::ones({2}).requires_grad_();
+  at::Tensor y;
+  {
+    RegionScope outer("outer");
+    y = x.sin();
+    {
+      RegionScope inner("inner");
+      EXPECT_EQ(region_name(current_region()), "inner");
+      y = y.cos();
+    }
+    EXPECT_EQ(region_name(current_region()), "outer");
+    y = y.exp();
+  }
+  log.lines.clear();
+  y.sum().backward();
+  EXPECT_EQ(log.lines, (Lines{"backward outer", "end backward outer", "backward inner", "end backward inner",
+                              "backward outer", "end backward outer"}));
+}
+
+TEST(Region, ARetainedGraphIsVisitedAgain) {
+  TwoLayers model;
+  Log log;
+  RegionListenerGuard guard(log);
+  at::Tensor loss = model.loss();
+  loss.backward({}, /*retain_graph=*/true);
+  loss.backward();
+  EXPECT_EQ(log.lines, kForward + kBackward + kBackward);
+}
+
+TEST(Region, AutogradGradIsVisitedWithoutAccumulation) {
+  TwoLayers model;
+  Log log;
+  RegionListenerGuard guard(log);
+  torch::autograd::grad({model.loss()}, {model.a, model.b});
+  EXPECT_EQ(log.lines, kForward + kBackward);
+  EXPECT_TRUE(log.ready.empty());
+}
+
+struct Failing : torch::autograd::Function<Failing> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+    throw std::runtime_error("failed in backward");
+  }
+};
+
+TEST(Region, AnExceptionInTheBackwardClosesTheStretch) {
+  Log log;
+  RegionListenerGuard guard(log);
+  at::Tensor x = at::ones({2}).requires_grad_();
+  at::Tensor y;
+  {
+    RegionScope scope("failing");
+    y = Failing::apply(x);
+  }
+  log.lines.clear();
+  EXPECT_THROW(y.sum().backward(), std::runtime_error);
+  EXPECT_EQ(log.lines, (Lines{"backward failing", "end backward failing"}));
+  EXPECT_EQ(current_region(), 0u);
+  TwoLayers next;
+  log.lines.clear();
+  next.loss().backward();
+  EXPECT_EQ(log.lines, kForward + kBackward);
+}
+
+TEST(Region, AnExceptionInTheForwardLeavesTheRegion) {
+  Log log;
+  RegionListenerGuard guard(log);
+  try {
+    RegionScope scope("thrown out of");
+    throw std::runtime_error("user code");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(current_region(), 0u);
+  EXPECT_EQ(log.lines, (Lines{"forward thrown out of", "end forward thrown out of"}));
+}
+
+TEST(Region, ABackwardOnAnotherThreadFindsTheRegionsOfTheForward) {
+  TwoLayers model;
+  at::Tensor loss = model.loss();
+  Lines lines;
+  std::thread([&] {
+    Log log;
+    RegionListenerGuard guard(log);
+    loss.backward();
+    lines = log.lines;
+  }).join();
+  EXPECT_EQ(lines, kBackward);
+}
+
+TEST(Region, ThreadsDoNotMixTheirRanges) {
+  auto run = [](const std::string& name, Lines& lines) {
+    Log log;
+    RegionListenerGuard guard(log);
+    for (int i = 0; i < 100; ++i) {
+      at::Tensor x = at::ones({2}).requires_grad_();
+      at::Tensor y;
+      {
+        RegionScope scope(name);
+        y = x.sin().cos();
+      }
+      y.sum().backward();
+    }
+    lines = log.lines;
+  };
+  Lines left, right;
+  std::thread a(run, "left", std::ref(left)), b(run, "right", std::ref(right));
+  a.join();
+  b.join();
+  ASSERT_EQ(left.size(), 400u);
+  ASSERT_EQ(right.size(), 400u);
+  for (const auto& line : left) EXPECT_NE(line.find("left"), std::string::npos);
+  for (const auto& line : right) EXPECT_NE(line.find("right"), std::string::npos);
+}
+
+TEST(Region, AnAccumulationCountsWhereItsParameterIsBound) {
+  struct Home : RegionListener {
+    void gradient_ready(const at::Tensor&) override { regions.push_back(region_name(current_region())); }
+    Lines regions;
+  } home;
+  at::Tensor tied = at::randn({3, 3}).requires_grad_();
+  bind_parameters(region_id("embed"), {tied});
+  EXPECT_EQ(region_name(region_of_parameter(tied)), "embed");
+  RegionListenerGuard guard(home);
+  at::Tensor loss;
+  {
+    RegionScope scope("head");
+    loss = tied.mm(tied).sum();
+  }
+  loss.backward();
+  EXPECT_EQ(home.regions, Lines{"embed"});
+}
+
+TEST(Region, ABindingDiesWithItsParameter) {
+  {
+    at::Tensor gone = at::ones({1}).requires_grad_();
+    bind_parameters(region_id("gone"), {gone});
+  }
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(region_of_parameter(at::ones({1})), 0u);
+}
+
+TEST(Region, NothingIsWatchedWithoutAListener) {
+  TwoLayers model;
+  Log log;
+  { RegionListenerGuard guard(log); }
+  model.loss().backward();
+  EXPECT_TRUE(log.lines.empty());
+}
+
+}  // namespace
+}  // namespace snug::hooks

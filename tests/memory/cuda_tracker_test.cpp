@@ -1,0 +1,186 @@
+// The tracker on a real GPU. Skips loudly where there is none.
+#include <ATen/ATen.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/cuda.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+
+#include <mutex>
+#include <thread>
+
+#include "snug/base/bytes.h"
+#include "snug/base/error.h"
+#include "snug/hooks/operators.h"
+#include "snug/hooks/region.h"
+#include "snug/memory/process_memory.h"
+#include "snug/memory/tracker.h"
+
+namespace snug::memory {
+namespace {
+
+namespace allocator = c10::cuda::CUDACachingAllocator;
+using c10::CachingDeviceAllocator::TraceEntry;
+using trace::Category;
+
+std::uint64_t allocated() {
+  return static_cast<std::uint64_t>(allocator::getDeviceStats(0).allocated_bytes[0].current);
+}
+
+// torch's own word at every entry: before an allocation is counted, after a free is.
+struct Witness {
+  std::mutex mutex;
+  bool on = false;
+  std::vector<std::pair<TraceEntry::Action, std::uint64_t>> entries;
+};
+Witness& witness() {
+  static Witness instance;
+  return instance;
+}
+
+struct Collect : trace::EventSink {
+  void write(const trace::Event& event, const trace::NameTable&) override { events.push_back(event); }
+  std::vector<trace::Event> events;
+};
+
+class CudaTracker : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    if (!torch::cuda::is_available()) return;
+    at::globalContext().lazyInitDevice(at::kCUDA);
+    allocator::attachAllocatorTraceTracker([](const TraceEntry& entry) {
+      auto& all = witness();
+      std::lock_guard lock(all.mutex);
+      if (all.on && (entry.action_ == TraceEntry::ALLOC || entry.action_ == TraceEntry::FREE_REQUESTED))
+        all.entries.emplace_back(entry.action_, allocated());
+    });
+  }
+  void SetUp() override {
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: the CUDA tracker was not tested";
+  }
+};
+
+struct Mlp : torch::nn::Module {
+  Mlp() {
+    first = register_module("first", torch::nn::Linear(300, 1111));
+    second = register_module("second", torch::nn::Linear(1111, 77));
+    to(at::kCUDA);
+  }
+  at::Tensor loss(const at::Tensor& x) {
+    at::Tensor h;
+    {
+      hooks::RegionScope scope("first");
+      h = at::gelu(first(x));
+    }
+    hooks::RegionScope scope("second");
+    return second(h).pow(2).mean();
+  }
+  torch::nn::Linear first = nullptr, second = nullptr;
+};
+
+TEST_F(CudaTracker, LedgerEqualsAllocatedBytesAtEveryEventOfATrainingStep) {
+  at::Tensor older = at::ones({12345}, at::kCUDA);
+  Collect collect;
+  Tracker tracker({.device = {at::kCUDA, 0}, .sink = &collect});
+  EXPECT_EQ(tracker.live_bytes(), allocated()) << "blocks older than the tracker";
+  witness().entries.clear();
+  witness().on = true;
+  const std::size_t before = collect.events.size();
+  {
+    auto model = std::make_shared<Mlp>();
+    torch::optim::AdamW optimizer(model->parameters());
+    for (int step = 0; step < 3; ++step) {
+      model->loss(at::randn({512 + step, 300}, at::kCUDA)).backward();
+      optimizer.step();
+      optimizer.zero_grad();
+      EXPECT_EQ(tracker.live_bytes(), allocated());
+    }
+  }
+  witness().on = false;
+  tracker.live_bytes();
+  trace::Ledger ledger;
+  std::size_t i = 0;
+  for (std::size_t k = 0; k < collect.events.size(); ++k) {
+    const auto& event = collect.events[k];
+    const std::uint64_t live_before = ledger.live_bytes();
+    ledger.apply(event);
+    if (k < before || (event.kind != trace::EventKind::Alloc && event.kind != trace::EventKind::Free)) continue;
+    ASSERT_LT(i, witness().entries.size());
+    const auto [action, torchs] = witness().entries[i++];
+    ASSERT_EQ(action == TraceEntry::ALLOC, event.kind == trace::EventKind::Alloc);
+    ASSERT_EQ(torchs, action == TraceEntry::ALLOC ? live_before : ledger.live_bytes()) << "at event " << i;
+  }
+  EXPECT_EQ(i, witness().entries.size()) << "no event was dropped";
+  EXPECT_GT(i, 100u);
+}
+
+TEST_F(CudaTracker, TheWorkerThreadOfTheBackwardIsWatched) {
+  Tracker tracker({.device = {at::kCUDA, 0}});
+  auto model = std::make_shared<Mlp>();
+  tracker.adopt(model->parameters(), Category::Parameter);
+  at::Tensor loss = model->loss(at::randn({512, 300}, at::kCUDA));
+  const auto forward = tracker.live();
+  EXPECT_GT(forward[Category::Activation], 512u * 1111 * 4 * 2);
+  EXPECT_EQ(forward[Category::Gradient], 0u);
+  loss.backward();
+  loss.reset();
+  const auto backward = tracker.live();
+  EXPECT_GE(backward[Category::Gradient], (300u * 1111 + 1111 + 1111 * 77 + 77) * 4) << "in torch's blocks, so rounded up";
+  EXPECT_EQ(backward[Category::Activation], 0u);
+  bool found = false;
+  for (const auto& region : backward.regions)
+    if (region.name == "second") found = region.bytes[static_cast<std::size_t>(Category::Gradient)] > 0;
+  EXPECT_TRUE(found) << "gradients made on autograd's thread carry their region";
+}
+
+TEST_F(CudaTracker, OperatorsOfTheBackwardAreSeenOnItsThread) {
+  struct Count : hooks::OperatorListener {
+    void on_operator(hooks::OperatorCall& call) override {
+      call.proceed();
+      if (std::this_thread::get_id() != caller) ++elsewhere;
+    }
+    std::thread::id caller = std::this_thread::get_id();
+    std::atomic<int> elsewhere = 0;
+  } count;
+  auto model = std::make_shared<Mlp>();
+  hooks::OperatorListenerGuard guard(count);
+  model->loss(at::randn({64, 300}, at::kCUDA)).backward();
+  EXPECT_GT(count.elsewhere, 5);
+}
+
+TEST_F(CudaTracker, FreesByAnotherThreadAreSeen) {
+  Tracker tracker({.device = {at::kCUDA, 0}});
+  const std::uint64_t before = tracker.live_bytes();
+  at::Tensor x = at::ones({1000}, at::kCUDA);
+  EXPECT_EQ(tracker.live_bytes(), before + 4096);
+  std::thread([moved = std::move(x)]() mutable { moved.reset(); }).join();
+  EXPECT_EQ(tracker.live_bytes(), before);
+}
+
+TEST_F(CudaTracker, BlocksTooSmallToSplitCountWhole) {
+  allocator::emptyCache();
+  { at::Tensor big = at::empty({30 << 20}, at::TensorOptions(at::kByte).device(at::kCUDA)); }
+  Tracker tracker({.device = {at::kCUDA, 0}});
+  const std::uint64_t before = allocated();
+  at::Tensor nearly = at::empty({(30 << 20) - 600000}, at::TensorOptions(at::kByte).device(at::kCUDA));
+  EXPECT_EQ(tracker.live_bytes(), allocated());
+  EXPECT_GE(allocated() - before, (30u << 20) - 600000u);
+}
+
+TEST_F(CudaTracker, OneAtATime) {
+  Tracker tracker({.device = {at::kCUDA, 0}});
+  EXPECT_THROW(Tracker({.device = {at::kCUDA, 0}}), Error);
+}
+
+TEST_F(CudaTracker, AllocatedReservedAndOutsideAddUp) {
+  at::Tensor x = at::ones({1 << 20}, at::kCUDA);
+  const auto memory = process_memory({at::kCUDA, 0});
+  EXPECT_EQ(memory.allocated_bytes, allocated());
+  EXPECT_GE(memory.reserved_bytes, memory.allocated_bytes);
+  EXPECT_GT(memory.outside_bytes(), 100_MiB) << "a context takes several hundred MiB: " << memory.source;
+  RecordProperty("outside_bytes", static_cast<int>(memory.outside_bytes() >> 20));
+}
+
+}  // namespace
+}  // namespace snug::memory

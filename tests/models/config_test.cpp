@@ -1,0 +1,231 @@
+#include "snug/models/config.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "snug/base/error.h"
+#include "snug/models/presets.h"
+#include "tests/base/temporary_folder.h"
+
+namespace snug::models {
+namespace {
+
+using testing::message_of;
+using testing::TemporaryFolder;
+
+Json small() {
+  return Json::parse(
+      R"({"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128,
+      "num_hidden_layers": 2, "num_attention_heads": 4})");
+}
+
+Json with(const std::string& key, Json value) {
+  Json json = small();
+  json[key] = std::move(value);
+  return json;
+}
+
+std::string write_config(const TemporaryFolder& folder, const Json& json) {
+  testing::write_file(folder / "config.json", json.dump());
+  return (folder / "config.json").string();
+}
+
+std::string refusal(const std::string& key, Json value) {
+  return message_of<Error>([&] { parse_config(with(key, value), "c.json"); });
+}
+
+TEST(Config, TakesHuggingFacesDefaultsForKeysThatAreMissing) {
+  const LlamaConfig config = parse_config(small(), "c.json");
+  EXPECT_EQ(config.num_kv_heads, 4);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.max_positions, 2048);
+  EXPECT_EQ(config.rope_theta, 10000.0);
+  EXPECT_EQ(config.norm_eps, 1e-6);
+  EXPECT_FALSE(config.tied_embeddings);
+  EXPECT_EQ(config.initializer_range, 0.02);
+}
+
+TEST(Config, ReadsThePublishedFormOfTransformers4) {
+  const LlamaConfig config = parse_config(Json::parse(R"({
+      "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+      "bos_token_id": 128000, "eos_token_id": [128001, 128009], "hidden_act": "silu", "hidden_size": 4096,
+      "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 8192, "model_type": "llama",
+      "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "pad_token_id": null,
+      "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 500000.0,
+      "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.40.0.dev0",
+      "use_cache": true, "vocab_size": 128256})"),
+                                          "c.json");
+  EXPECT_EQ(config, *find_preset("llama3-8b"));
+}
+
+TEST(Config, ReadsThePublishedFormOfTransformers5) {
+  Json json = small();
+  json["dtype"] = "float32";
+  json["head_dim"] = 32;
+  json["mlp_bias"] = false;
+  json["rope_parameters"] = {{"rope_theta", 250000.0}, {"rope_type", "default"}};
+  const LlamaConfig config = parse_config(json, "c.json");
+  EXPECT_EQ(config.rope_theta, 250000.0);
+  EXPECT_EQ(config.head_dim, 32);
+}
+
+TEST(Config, AcceptsTheSameThetaTwice) {
+  Json json = with("rope_theta", 5000);
+  json["rope_parameters"] = {{"rope_theta", 5000.0}};
+  EXPECT_EQ(parse_config(json, "c.json").rope_theta, 5000.0);
+}
+
+TEST(Config, SurvivesAWriteAndARead) {
+  TemporaryFolder folder;
+  for (const char* name : {"tiny", "llama-1.3b", "llama2-7b", "llama3-8b"}) {
+    const LlamaConfig config = *find_preset(name);
+    const std::string path = write_config(folder, to_json(config));
+    EXPECT_EQ(load_config(path), config);
+    EXPECT_EQ(load_config(folder.path().string()), config);
+  }
+}
+
+TEST(Config, LoadsPresetsByName) {
+  EXPECT_EQ(load_config("tiny"), *find_preset("tiny"));
+}
+
+TEST(Config, ListsThePresetsForAnUnknownModel) {
+  EXPECT_EQ(message_of<Error>([] { load_config("llama-9b"); }),
+            "no model llama-9b: expected a preset (tiny, llama-1.3b, llama2-7b, llama3-8b), a folder with "
+            "config.json, or a config.json");
+}
+
+TEST(Config, RefusesAFolderWithoutConfig) {
+  TemporaryFolder folder;
+  EXPECT_NE(message_of<Error>([&] { load_config(folder.path().string()); }).find("a folder with config.json"),
+            std::string::npos);
+}
+
+TEST(Config, NamesTheFileOfAKeyThatIsMissing) {
+  TemporaryFolder folder;
+  Json json = small();
+  json.erase("hidden_size");
+  const std::string path = write_config(folder, json);
+  const std::string message = message_of<Error>([&] { load_config(path); });
+  EXPECT_NE(message.find(path), std::string::npos) << message;
+  EXPECT_NE(message.find("hidden_size"), std::string::npos) << message;
+}
+
+TEST(Config, RefusesValuesOfTheWrongType) {
+  for (const auto& [key, value] :
+       std::vector<std::pair<const char*, Json>>{{"hidden_size", "64"},
+                                                 {"hidden_size", 64.0},
+                                                 {"vocab_size", true},
+                                                 {"rope_theta", "10000"},
+                                                 {"tie_word_embeddings", 1},
+                                                 {"hidden_act", 3},
+                                                 {"attention_bias", "no"},
+                                                 {"rope_parameters", 1},
+                                                 {"rope_scaling", "linear"},
+                                                 {"torch_dtype", 16},
+                                                 {"num_key_value_heads", Json::array()}}) {
+    const std::string message = refusal(key, value);
+    EXPECT_EQ(message.find("c.json"), 0u) << message;
+    EXPECT_NE(message.find(key), std::string::npos) << message;
+  }
+}
+
+TEST(Config, RefusesOtherModelTypes) {
+  EXPECT_EQ(refusal("model_type", "gpt2"), "c.json: model_type 'gpt2' is not supported; expected 'llama'");
+}
+
+TEST(Config, RefusesWhatTheModelCannotDo) {
+  EXPECT_EQ(refusal("hidden_act", "gelu"),
+            "c.json: hidden_act must be \"silu\", got \"gelu\"; nothing else is supported");
+  EXPECT_EQ(refusal("attention_bias", true),
+            "c.json: attention_bias must be false, got true; nothing else is supported");
+  EXPECT_EQ(refusal("mlp_bias", true), "c.json: mlp_bias must be false, got true; nothing else is supported");
+  EXPECT_EQ(refusal("rope_interleaved", true),
+            "c.json: rope_interleaved must be false, got true; nothing else is supported");
+  EXPECT_EQ(refusal("attention_dropout", 0.1),
+            "c.json: attention_dropout must be 0.0, got 0.1; nothing else is supported");
+}
+
+TEST(Config, NamesARopeScalingThatIsNotSupported) {
+  EXPECT_EQ(refusal("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}),
+            "c.json: rope_scaling: rope_type 'llama3' is not supported; expected 'default' or none");
+  EXPECT_EQ(refusal("rope_scaling", {{"type", "linear"}, {"factor", 2.0}}),
+            "c.json: rope_scaling: type 'linear' is not supported; expected 'default' or none");
+  EXPECT_EQ(refusal("rope_parameters", {{"rope_theta", 1e4}, {"rope_type", "yarn"}}),
+            "c.json: rope_parameters: rope_type 'yarn' is not supported; expected 'default' or none");
+  EXPECT_EQ(parse_config(with("rope_scaling", {{"rope_type", "default"}}), "c.json").rope_theta, 10000.0);
+}
+
+TEST(Config, RefusesTwoThetasThatDiffer) {
+  Json json = with("rope_theta", 5000.0);
+  json["rope_parameters"] = {{"rope_theta", 6000.0}};
+  EXPECT_EQ(message_of<Error>([&] { parse_config(json, "c.json"); }),
+            "c.json: rope_theta is 5000 but rope_parameters says 6000; expected the same value or only one "
+            "of them");
+}
+
+TEST(Config, NamesAKeyItDoesNotKnow) {
+  EXPECT_NE(refusal("quantization_config", Json::object()).find("quantization_config"), std::string::npos);
+  EXPECT_NE(refusal("rope_parameters", {{"factor", 2}}).find("factor"), std::string::npos);
+}
+
+TEST(Config, RefusesSizesThatDoNotDivide) {
+  EXPECT_EQ(refusal("num_attention_heads", 3),
+            "c.json: hidden_size 64 is not a multiple of num_attention_heads 3; change one or give head_dim");
+  EXPECT_EQ(refusal("num_key_value_heads", 3),
+            "c.json: num_attention_heads 4 is not a multiple of num_key_value_heads 3");
+  EXPECT_EQ(refusal("head_dim", 15), "c.json: head_dim must be even for rotary positions, got 15");
+}
+
+TEST(Config, RefusesSizesThatAreNotPositive) {
+  for (const char* key :
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "num_key_value_heads", "head_dim", "max_position_embeddings"}) {
+    for (int value : {0, -4}) {
+      EXPECT_EQ(refusal(key, value), concat("c.json: ", key, " must be at least 1, got ", value));
+    }
+  }
+}
+
+TEST(Config, RefusesAbsurdSizesInsteadOfOverflowing) {
+  EXPECT_EQ(refusal("vocab_size", std::int64_t{1} << 40),
+            "c.json: the embedding [1099511627776, 64] would hold more than 2^40 elements; check the sizes");
+  for (const char* key :
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "num_key_value_heads", "head_dim", "max_position_embeddings"}) {
+    for (std::int64_t value : {std::numeric_limits<std::int64_t>::max(),
+                               std::numeric_limits<std::int64_t>::max() - 3, std::int64_t{1} << 62}) {
+      EXPECT_EQ(refusal(key, value).find("c.json: "), 0u) << key;
+    }
+  }
+  EXPECT_EQ(refusal("num_hidden_layers", 65537),
+            "c.json: num_hidden_layers must be at most 65536, got 65537");
+}
+
+TEST(Config, AcceptsTheLargestTensor) {
+  LlamaConfig config = parse_config(small(), "c.json");
+  config.vocab_size = (std::int64_t{1} << 40) / 64;
+  EXPECT_NO_THROW(validate(config, "c.json"));
+  EXPECT_EQ(parameter_count(config),
+            (std::uint64_t{2} << 40) + 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64);
+}
+
+TEST(Config, RefusesFloatsOutOfRange) {
+  EXPECT_EQ(refusal("rope_theta", 0), "c.json: rope_theta must be above 0, got 0");
+  EXPECT_EQ(refusal("rms_norm_eps", -1e-5), "c.json: rms_norm_eps must be above 0, got -1e-05");
+  EXPECT_EQ(refusal("initializer_range", -0.02), "c.json: initializer_range must be at least 0, got -0.02");
+}
+
+TEST(Config, CountsTiedEmbeddingsOnce) {
+  LlamaConfig config = parse_config(small(), "c.json");
+  const std::uint64_t untied = parameter_count(config);
+  config.tied_embeddings = true;
+  EXPECT_EQ(untied - parameter_count(config), 100u * 64u);
+}
+
+}  // namespace
+}  // namespace snug::models

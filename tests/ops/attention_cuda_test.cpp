@@ -1,0 +1,64 @@
+// Attention on a GPU, against the textbook in fp64 on the CPU.
+#include <gtest/gtest.h>
+#include <torch/cuda.h>
+#include <torch/types.h>
+
+#include "snug/base/error.h"
+#include "snug/ops/attention.h"
+#include "snug/ops/kernel_image.h"
+#include "tests/ops/plain_attention.h"
+
+namespace snug::ops {
+namespace {
+
+using namespace snug::testing;
+
+class AttentionCuda : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU here: attention on CUDA was not tested";
+    at::manual_seed(7);
+  }
+};
+
+AttentionInputs on_gpu(const AttentionInputs& in) {
+  return {in.query.cuda(), in.key.cuda(), in.value.cuda(), in.grad.cuda()};
+}
+
+// In fp32 with grouped heads torch takes the quadratic path, whose matrix products round less than any blockwise kernel.
+constexpr double kRounding = 4e-6;
+
+TEST_F(AttentionCuda, IsAsExactAsTorch) {
+  for (AttentionCase shape :
+       {AttentionCase{2, 4, 4, 33, 33, 16, true}, AttentionCase{2, 4, 4, 40, 70, 64, false},
+        AttentionCase{1, 8, 2, 257, 257, 64, true}, AttentionCase{1, 4, 1, 130, 130, 128, true}}) {
+    for (auto dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+      auto rounded = random_inputs(shape).to(dtype);
+      auto exact = run(rounded.to(at::kDouble),
+                       [&](auto& q, auto& k, auto& v) { return plain_attention(q, k, v, shape.causal); });
+      auto results = run(on_gpu(rounded), [&](auto& q, auto& k, auto& v) {
+        return attention(q, k, v, {.causal = shape.causal});
+      });
+      auto torchs = run(on_gpu(rounded), [&](auto& q, auto& k, auto& v) {
+        return at::scaled_dot_product_attention(q, k, v, {}, 0.0, shape.causal, {}, /*enable_gqa=*/true);
+      });
+      for (std::size_t i = 0; i < results.size(); ++i) {
+        EXPECT_EQ(results[i].sizes(), exact[i].sizes());
+        EXPECT_LE(error(results[i].cpu(), exact[i]), 2 * error(torchs[i].cpu(), exact[i]) + kRounding)
+            << dtype << ", " << shape.tokens << " tokens, result " << i;
+      }
+    }
+  }
+}
+
+TEST_F(AttentionCuda, RefusesAHeadSizeItHasNoKernelFor) {
+  auto x = at::ones({1, 2, 5, 12}, at::dtype(at::kBFloat16).device(at::kCUDA));
+  EXPECT_THROW(attention(x, x, x), Error);
+}
+
+TEST_F(AttentionCuda, CodeForThisGpuIsThere) {
+  EXPECT_EQ(missing_kernel_image(0), "");
+}
+
+}  // namespace
+}  // namespace snug::ops

@@ -1,0 +1,207 @@
+#include "snug/optim/adamw.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+#include <torch/optim/adamw.h>
+
+#include <memory>
+
+#include "snug/base/error.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/optim/allocations.h"
+#include "tests/optim/trajectory.h"
+
+namespace snug::optim {
+namespace {
+
+using testing::give_gradients;
+using testing::message_of;
+using testing::random_parameters;
+
+constexpr AdamWOptions kOptions{.lr = 1e-2, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1};
+
+torch::optim::AdamWOptions torch_options() {
+  return torch::optim::AdamWOptions(1e-2).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.1);
+}
+
+at::Tensor state_of(const Optimizer& optimizer, std::size_t parameter, const std::string& name) {
+  for (const StateTensor& state : optimizer.state()) {
+    if (state.parameter == parameter && state.name == name) return state.tensor;
+  }
+  ADD_FAILURE() << "no state " << name << " of parameter " << parameter;
+  return {};
+}
+
+TEST(AdamW, FollowsTorch) {
+  testing::expect_same_trajectory(
+      [](auto& parameters) { return std::make_unique<AdamW>(parameters, kOptions); },
+      [](auto& parameters) { return std::make_unique<torch::optim::AdamW>(parameters, torch_options()); });
+}
+
+TEST(AdamW, FollowsTorchWithDefaults) {
+  testing::expect_same_trajectory(
+      [](auto& parameters) { return std::make_unique<AdamW>(parameters); },
+      [](auto& parameters) { return std::make_unique<torch::optim::AdamW>(parameters); });
+}
+
+TEST(AdamW, TakesTheLearningRateOfEachStep) {
+  auto parameters = random_parameters();
+  const auto before = parameters[0].detach().clone();
+  AdamW optimizer(parameters, {.weight_decay = 0.5});
+  give_gradients(parameters, 0);
+  optimizer.step(0.0);
+  EXPECT_TRUE(at::equal(parameters[0], before));
+  optimizer.step(0.1);
+  EXPECT_FALSE(at::allclose(parameters[0], before));
+}
+
+TEST(AdamW, DecaysMatricesOnlyIfAsked) {
+  for (bool matrices_only : {false, true}) {
+    std::vector<at::Tensor> parameters{at::ones({4, 4}).requires_grad_(), at::ones({4}).requires_grad_()};
+    for (at::Tensor& parameter : parameters) parameter.mutable_grad() = at::zeros_like(parameter);
+    AdamW optimizer(parameters, {.weight_decay = 0.5, .decay_matrices_only = matrices_only});
+    optimizer.step(0.1);
+    EXPECT_TRUE(at::allclose(parameters[0], at::full({4, 4}, 0.95)));
+    EXPECT_TRUE(at::allclose(parameters[1], at::full({4}, matrices_only ? 1.0 : 0.95)));
+  }
+}
+
+// The master follows an fp32 run on the same (bf16) start and gradients; the parameter is the master,
+// rounded.
+TEST(AdamW, KeepsAnExactMasterOfBf16Parameters) {
+  auto parameters = random_parameters(at::kBFloat16);
+  std::vector<at::Tensor> reference;
+  for (const auto& parameter : parameters)
+    reference.push_back(parameter.detach().to(at::kFloat).requires_grad_());
+  AdamW optimizer(parameters, kOptions);
+  torch::optim::AdamW exact(reference, torch_options());
+  for (int step = 0; step < 20; ++step) {
+    give_gradients(parameters, step);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      reference[i].mutable_grad() = parameters[i].grad().to(at::kFloat);
+    }
+    optimizer.step();
+    exact.step();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const at::Tensor master = state_of(optimizer, i, "master");
+      ASSERT_TRUE(at::allclose(master, reference[i], 1e-6, 1e-7)) << "step " << step << " parameter " << i;
+      ASSERT_TRUE(at::equal(parameters[i], master.to(at::kBFloat16)));
+    }
+  }
+}
+
+TEST(AdamW, SmallStepsAreNotLostInBf16) {
+  std::vector<at::Tensor> parameters{at::ones({8}, at::kBFloat16).requires_grad_()};
+  AdamW optimizer(parameters, {.weight_decay = 0});
+  for (int step = 0; step < 100; ++step) {
+    parameters[0].mutable_grad() = at::ones({8}, at::kBFloat16);
+    optimizer.step(1e-4);
+  }
+  EXPECT_TRUE(at::allclose(parameters[0].to(at::kFloat), at::full({8}, 0.99), 0, 2e-3));
+}
+
+TEST(AdamW, ReadsGradientsThatAreNotContiguous) {
+  for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    at::manual_seed(3);
+    const at::Tensor start = at::randn({5, 7}).to(dtype);
+    const at::Tensor transposed = at::randn({7, 5}).to(dtype).t();
+    std::vector<at::Tensor> plain{start.clone().requires_grad_()}, strided{start.clone().requires_grad_()};
+    plain[0].mutable_grad() = transposed.contiguous();
+    strided[0].mutable_grad() = transposed;
+    ASSERT_FALSE(strided[0].grad().is_contiguous());
+    AdamW(plain, kOptions).step();
+    AdamW(strided, kOptions).step();
+    EXPECT_TRUE(at::equal(plain[0], strided[0])) << dtype;
+    EXPECT_FALSE(at::equal(plain[0], start));
+  }
+}
+
+TEST(AdamW, ReadsAnExpandedGradient) {
+  std::vector<at::Tensor> parameters{at::zeros({3, 4}).requires_grad_()};
+  parameters[0].mutable_grad() = at::ones({}).expand({3, 4});
+  AdamW(parameters, {.weight_decay = 0}).step(0.1);
+  EXPECT_TRUE(at::allclose(parameters[0], at::full({3, 4}, -0.1)));
+}
+
+TEST(AdamW, SkipsParametersWithoutGradientAndTheirStepCount) {
+  std::vector<at::Tensor> parameters{at::ones({3}).requires_grad_(), at::ones({3}).requires_grad_()};
+  AdamW optimizer(parameters, kOptions);
+  parameters[1].mutable_grad() = at::ones({3});
+  optimizer.step();
+  EXPECT_TRUE(at::equal(parameters[0], at::ones({3})));
+  EXPECT_FALSE(at::equal(parameters[1], at::ones({3})));
+  EXPECT_EQ(state_of(optimizer, 0, "step").item<float>(), 0.0F);
+  EXPECT_EQ(state_of(optimizer, 1, "step").item<float>(), 1.0F);
+}
+
+TEST(AdamW, ContinuesFromItsCopiedState) {
+  auto parameters = random_parameters(at::kBFloat16);
+  AdamW optimizer(parameters, kOptions);
+  for (int step = 0; step < 3; ++step) {
+    give_gradients(parameters, step);
+    optimizer.step();
+  }
+  std::vector<at::Tensor> resumed;
+  for (const auto& parameter : parameters) resumed.push_back(parameter.detach().clone().requires_grad_());
+  AdamW continued(resumed, kOptions);
+  const auto from = optimizer.state();
+  const auto to = continued.state();
+  ASSERT_EQ(from.size(), to.size());
+  for (std::size_t i = 0; i < from.size(); ++i) at::Tensor(to[i].tensor).copy_(from[i].tensor);
+  give_gradients(parameters, 3);
+  give_gradients(resumed, 3);
+  optimizer.step();
+  continued.step();
+  for (std::size_t i = 0; i < parameters.size(); ++i) EXPECT_TRUE(at::equal(parameters[i], resumed[i]));
+}
+
+TEST(AdamW, CountsItsState) {
+  const std::uint64_t elements = 33 * 20 + 65 + 2 * 3 * 4 + 9;
+  EXPECT_EQ(AdamW(random_parameters(at::kFloat)).state_bytes(), elements * 8 + 4 * 4);
+  EXPECT_EQ(AdamW(random_parameters(at::kBFloat16)).state_bytes(), elements * 12 + 4 * 4);
+}
+
+TEST(AdamW, AllocatesNothingOfAParametersSizeInAStep) {
+  std::vector<at::Tensor> parameters{at::ones({1 << 18}).requires_grad_(),
+                                     at::ones({1 << 18}).requires_grad_()};
+  AdamW optimizer(parameters, kOptions);
+  give_gradients(parameters, 0);
+  testing::Allocations allocations;
+  optimizer.step();
+  EXPECT_LT(allocations.peak_bytes(), 4096);
+}
+
+TEST(AdamW, HoldsOneFp32GradientAtATimeForBf16) {
+  std::vector<at::Tensor> parameters;
+  for (int i = 0; i < 4; ++i) parameters.push_back(at::ones({1 << 18}, at::kBFloat16).requires_grad_());
+  AdamW optimizer(parameters, kOptions);
+  give_gradients(parameters, 0);
+  testing::Allocations allocations;
+  optimizer.step();
+  EXPECT_GE(allocations.peak_bytes(), 4 << 18);
+  EXPECT_LT(allocations.peak_bytes(), (4 << 18) + 4096);
+  EXPECT_EQ(allocations.live_bytes(), 0);
+}
+
+TEST(AdamW, StateOnMetaTakesNoMemory) {
+  testing::Allocations allocations;
+  const auto options = at::TensorOptions(at::kMeta).dtype(at::kBFloat16);
+  AdamW optimizer({at::empty({1 << 20, 1 << 10}, options).requires_grad_()});
+  EXPECT_EQ(optimizer.state_bytes(), (std::uint64_t{12} << 30) + 4);
+  EXPECT_EQ(allocations.peak_bytes(), 0);
+}
+
+TEST(AdamW, RefusesOptionsOutOfRange) {
+  const auto refusal = [](const AdamWOptions& options) {
+    return message_of<Error>([&] { AdamW(random_parameters(), options); });
+  };
+  EXPECT_EQ(refusal({.lr = -1}), "lr must be finite and at least 0, got -1");
+  EXPECT_EQ(refusal({.beta1 = 1}), "beta1 must be at least 0 and below 1, got 1");
+  EXPECT_EQ(refusal({.beta2 = -0.1}), "beta2 must be at least 0 and below 1, got -0.1");
+  EXPECT_EQ(refusal({.eps = -1}), "eps must be finite and at least 0, got -1");
+  EXPECT_EQ(refusal({.weight_decay = -1}), "weight_decay must be finite and at least 0, got -1");
+}
+
+}  // namespace
+}  // namespace snug::optim

@@ -1,0 +1,88 @@
+// The optimizers and clipping on a GPU, against the same on the CPU.
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "snug/optim/adamw.h"
+#include "snug/optim/clip.h"
+#include "snug/optim/sgd.h"
+#include "tests/optim/trajectory.h"
+
+namespace snug::optim {
+namespace {
+
+using testing::give_gradients;
+using testing::random_parameters;
+
+class OptimCuda : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!at::hasCUDA()) GTEST_SKIP() << "no CUDA device";
+  }
+};
+
+std::vector<at::Tensor> on_gpu(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.detach().to(at::kCUDA).requires_grad_());
+  return copies;
+}
+
+template <class Kind, class Options>
+void expect_same_on_gpu(at::ScalarType dtype, const Options& options) {
+  auto cpu_parameters = random_parameters(dtype);
+  auto gpu_parameters = on_gpu(cpu_parameters);
+  Kind cpu(cpu_parameters, options), gpu(gpu_parameters, options);
+  for (int step = 0; step < 20; ++step) {
+    give_gradients(cpu_parameters, step);
+    for (std::size_t i = 0; i < cpu_parameters.size(); ++i) {
+      gpu_parameters[i].mutable_grad() = cpu_parameters[i].grad().to(at::kCUDA);
+    }
+    // One gradient in another layout: the fused kernel refuses it, the optimizer must not.
+    gpu_parameters[0].mutable_grad() = gpu_parameters[0].grad().t().contiguous().t();
+    cpu.step();
+    gpu.step();
+  }
+  const double tolerance = dtype == at::kFloat ? 1e-5 : 1e-2;
+  for (std::size_t i = 0; i < cpu_parameters.size(); ++i) {
+    EXPECT_TRUE(at::allclose(gpu_parameters[i].cpu(), cpu_parameters[i], tolerance, 1e-6))
+        << "parameter " << i;
+  }
+  EXPECT_EQ(gpu.state_bytes(), cpu.state_bytes());
+}
+
+TEST_F(OptimCuda, AdamWFollowsTheCpu) {
+  for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    expect_same_on_gpu<AdamW>(dtype,
+                              AdamWOptions{.lr = 1e-2, .weight_decay = 0.1, .decay_matrices_only = true});
+  }
+}
+
+TEST_F(OptimCuda, SgdFollowsTheCpu) {
+  for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    expect_same_on_gpu<Sgd>(dtype, SgdOptions{.lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1});
+  }
+}
+
+TEST_F(OptimCuda, ClippingFollowsTheCpuAndKeepsItsFactorInFp32) {
+  for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    at::manual_seed(5);
+    const std::vector<at::Tensor> cpu{at::randn({300, 200}).to(dtype), at::randn({77}).to(dtype),
+                                      at::ones({}, dtype)};
+    std::vector<at::Tensor> gpu;
+    for (const at::Tensor& gradient : cpu) gpu.push_back(gradient.to(at::kCUDA));
+    const float expected = clip_grad_norm_(cpu, 1.0).item<float>();
+    EXPECT_NEAR(clip_grad_norm_(gpu, 1.0).item<float>(), expected, 1e-5 * expected);
+    for (std::size_t i = 0; i < cpu.size(); ++i) {
+      EXPECT_TRUE(at::allclose(gpu[i].cpu(), cpu[i], dtype == at::kFloat ? 1e-5 : 1e-2, 0)) << "tensor " << i;
+    }
+    if (dtype == at::kFloat) continue;
+    // A factor rounded to bf16 would move many elements to the next place; the norms' own rounding moves few.
+    const auto moved = gpu[0].cpu().ne(cpu[0]).sum().item<std::int64_t>();
+    EXPECT_LE(moved, cpu[0].numel() / 100);
+  }
+}
+
+}  // namespace
+}  // namespace snug::optim

@@ -1,0 +1,53 @@
+#include "snug/train/step.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/train/random_shape.h"
+
+namespace snug::train {
+namespace {
+
+struct Gradients {
+  double loss;
+  std::vector<at::Tensor> tensors;
+};
+
+class Split : public testing::TestWithParam<std::int64_t> {};
+
+// Documents of unequal length: each row's targets end somewhere else, one row has none at all.
+io::Batch unequal_documents(std::int64_t rows, std::int64_t tokens, std::int64_t vocabulary) {
+  io::Batch batch{at::randint(vocabulary, {rows, tokens}, at::kLong), at::randint(vocabulary, {rows, tokens}, at::kLong)};
+  for (std::int64_t row = 0; row < rows; ++row) batch.targets[row].slice(0, (row * 7) % tokens).fill_(-100);
+  return batch;
+}
+
+Gradients gradients(const TrainConfig& config, const io::Batch& batch, std::int64_t micro_batch) {
+  at::manual_seed(5);
+  models::Llama model(config.model);
+  Gradients result{accumulate_gradients(model, batch, micro_batch, count_targets(batch.targets)).item<double>(), {}};
+  for (const auto& parameter : model->parameters()) result.tensors.push_back(parameter.grad());
+  return result;
+}
+
+TEST_P(Split, OfOneGlobalBatchGivesTheSameLossAndGradients) {
+  TrainConfig config = random_shape(11);
+  at::manual_seed(1);
+  const io::Batch batch = unequal_documents(12, 33, config.model.vocab_size);
+  const Gradients whole = gradients(config, batch, 12), split = gradients(config, batch, GetParam());
+  EXPECT_NEAR(split.loss, whole.loss, 1e-6 * std::abs(whole.loss));
+  for (std::size_t i = 0; i < whole.tensors.size(); ++i) {
+    const double error = (split.tensors[i] - whole.tensors[i]).norm().item<double>();
+    EXPECT_LE(error, 1e-6 * whole.tensors[i].norm().item<double>()) << "parameter " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(MicroBatches, Split, testing::Values(1, 2, 3, 4, 6));
+
+TEST(CountTargets, LeavesOutIgnoredOnesAndRefusesABatchOfNothing) {
+  EXPECT_EQ(count_targets(at::tensor({1, -100, 3})), 2);
+  EXPECT_THROW(count_targets(at::full({3}, -100, at::kLong)), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace snug::train

@@ -1,0 +1,165 @@
+#include "snug/train/trainer.h"
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "snug/base/error.h"
+#include "snug/memory/out_of_budget.h"
+#include "snug/report/peak.h"
+#include "tests/train/random_shape.h"
+
+namespace snug::train {
+namespace {
+
+namespace fs = std::filesystem;
+using trace::Category;
+
+class Trainer : public testing::Test {
+ protected:
+  void SetUp() override {
+    at::set_num_threads(1);
+    folder = fs::temp_directory_path() / ("snug-train-" + std::to_string(getpid()));
+    fs::remove_all(folder);
+  }
+  void TearDown() override { fs::remove_all(folder); }
+  fs::path folder;
+};
+
+TrainConfig small() {
+  TrainConfig config;
+  config.model_name = "tiny";
+  config.model = models::load_config("tiny");
+  config.steps = 2;
+  config.batch_size = config.micro_batch = 2;
+  config.seq_len = 64;
+  return config;
+}
+
+TEST_F(Trainer, PredictsTheMeasuredPeakToTheByteForTenShapes) {
+  const std::uint64_t seed = std::random_device{}();
+  for (std::uint64_t i = 0; i < 10; ++i) {
+    const TrainConfig config = random_shape(seed + i);
+    const TrainResult result = train(config);
+    SCOPED_TRACE("seed " + std::to_string(seed + i) + ": " + to_json(config).dump());
+    EXPECT_EQ(result.predicted.peak.total, result.measured.peak.total);
+    EXPECT_EQ(result.predicted.peak.bytes, result.measured.peak.bytes);
+  }
+}
+
+TEST_F(Trainer, AlmostNothingAtThePeakIsUnclaimed) {
+  const TrainResult result = train(small());  // 8 layers, hidden 256
+  EXPECT_LE(result.measured.peak[Category::Other] * 100, result.measured.peak.total);
+  EXPECT_GT(result.measured.peak[Category::Parameter], 0u);
+  EXPECT_GT(result.measured.peak[Category::Activation], 0u);
+  EXPECT_EQ(result.measured.peak[Category::Optimizer], 2 * result.measured.peak[Category::Parameter] + 4 * 74);
+}
+
+TEST_F(Trainer, TheBudgetAtTheMeasuredPeakHoldsAndBelowItStops) {
+  TrainConfig config = small();
+  const std::uint64_t peak = train(config).measured.peak.total;
+  config.budget_bytes = peak;
+  EXPECT_EQ(train(config).measured.peak.total, peak);
+  config.budget_bytes = peak - peak / 100;
+  try {
+    train(config);
+    FAIL() << "passed the budget";
+  } catch (const memory::OutOfBudget& error) {
+    EXPECT_GT(error.alive()[Category::Parameter], 0u);
+    EXPECT_FALSE(error.alive().regions.empty());
+    EXPECT_NE(std::string(error.what()).find("layers."), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(Trainer, LossFallsOnDataThatCanBeLearned) {
+  TrainConfig config = small();
+  fs::create_directories(folder);
+  std::ofstream text(folder / "text.txt");
+  for (int i = 0; i < 500; ++i) text << "the quick brown fox jumps over the lazy dog. ";
+  text.close();
+  config.data = folder / "text.txt";
+  config.steps = 30;
+  config.optimizer.lr = 1e-3;
+  const TrainResult result = train(config);
+  EXPECT_EQ(result.steps, 30);
+  EXPECT_LT(result.last_loss, 0.7 * result.first_loss);
+}
+
+TEST_F(Trainer, TheSameSeedGivesTheSameLosses) {
+  const TrainResult first = train(small()), second = train(small());
+  EXPECT_EQ(first.last_loss, second.last_loss);
+}
+
+TEST_F(Trainer, Bf16KeepsAWholeMasterAndItsPeakIsPredicted) {
+  TrainConfig config = small();
+  config.precision = Precision::Bf16;
+  const TrainResult result = train(config);
+  const auto& peak = result.measured.peak;
+  EXPECT_EQ(peak[Category::Optimizer], 6 * peak[Category::Parameter] + 4 * 74);
+  EXPECT_NEAR(static_cast<double>(peak.total), static_cast<double>(result.predicted.peak.total), 0.01 * peak.total);
+}
+
+TEST_F(Trainer, WritesTheRunDirectory) {
+  TrainConfig config = small();
+  const fs::path out = folder / "run";
+  train(config, {.out_dir = out, .trace = out / "trace", .traced_steps = 1});
+  std::ifstream metrics(out / "metrics.jsonl");
+  std::string line;
+  std::int64_t lines = 0;
+  while (std::getline(metrics, line)) {
+    const Json json = Json::parse(line);
+    EXPECT_EQ(json.at("step"), ++lines);
+    for (const char* key : {"loss", "tokens_per_second", "peak_bytes"}) EXPECT_TRUE(json.at(key).is_number()) << key;
+  }
+  EXPECT_EQ(lines, 2);
+  EXPECT_EQ(read_json(out / "config.json").at("batch_size"), 2);
+  const report::Summary summary = report::summarise(out / "trace");
+  EXPECT_EQ(summary.steps, 1u);
+  EXPECT_FALSE(summary.cut_short);
+  EXPECT_THROW(train(config, {.out_dir = out}), Error) << "a run is there already";
+}
+
+TEST_F(Trainer, StopsAfterTheCurrentStepWhenAsked) {
+  TrainConfig config = small();
+  config.steps = 1000;
+  std::atomic<bool> stop{false};
+  const TrainResult result = train(config, {.out_dir = folder / "run",
+                                            .on_step = [&](const StepMetrics& metrics) { stop = metrics.step == 2; },
+                                            .stop = &stop});
+  EXPECT_EQ(result.steps, 2);
+  EXPECT_TRUE(result.interrupted);
+  std::ifstream metrics(folder / "run" / "metrics.jsonl");
+  EXPECT_EQ(std::count(std::istreambuf_iterator<char>(metrics), {}, '\n'), 2);
+}
+
+TEST_F(Trainer, TheTraceOfARunThatRanOutOfMemoryIsKept) {
+  TrainConfig config = small();
+  config.budget_bytes = train(config).measured.peak.total * 9 / 10;
+  EXPECT_THROW(train(config, {.out_dir = folder / "run", .trace = folder / "run" / "trace"}), memory::OutOfBudget);
+  EXPECT_LE(report::summarise(folder / "run" / "trace").peak.total, *config.budget_bytes);
+}
+
+TEST(TrainConfig, RefusesWhatCannotRun) {
+  auto message = [](auto change) {
+    TrainConfig config = small();
+    change(config);
+    try {
+      validate(config);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(message([](auto&) {}), "accepted");
+  EXPECT_EQ(message([](auto& c) { c.batch_size = 0; }), "--batch-size must be at least 1, got 0");
+  EXPECT_EQ(message([](auto& c) { c.micro_batch = 3; c.batch_size = 8; }), "--micro-batch 3 does not divide --batch-size 8");
+  EXPECT_NE(message([](auto& c) { c.seq_len = 1 << 20; }).find("positions"), std::string::npos);
+  EXPECT_NE(message([](auto& c) { c.precision = Precision::Fp16; }).find("fp16"), std::string::npos);
+  EXPECT_NE(message([](auto& c) { c.optimizer.lr = NAN; }).find("--lr"), std::string::npos);
+  EXPECT_NE(message([](auto& c) { c.optimizer.warmup = 3; }).find("--warmup"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace snug::train
