@@ -1,4 +1,5 @@
-// What does it cost to watch a training step? The same step with the tracker on and off, in turns, in one process.
+// What does it cost to watch a training step? The same step with the tracker on and off, in turns, in one
+// process.
 //
 //   build/bin/tracking_overhead            Llama-like, hidden 256, on the CPU
 //   build/bin/tracking_overhead cuda       the same, hidden 1024, on the first GPU
@@ -54,14 +55,16 @@ int main(int argc, char** argv) {
   };
   auto seconds = [&](bool watched) {
     std::optional<snug::memory::Tracker> tracker;
-    if (watched) tracker.emplace(snug::memory::TrackerOptions{.device = cuda ? at::Device(at::kCUDA, 0) : device});
+    if (watched)
+      tracker.emplace(snug::memory::TrackerOptions{.device = cuda ? at::Device(at::kCUDA, 0) : device});
     step();
     const auto start = Clock::now();
     for (int i = 0; i < 5; ++i) step();
     return std::chrono::duration<double>(Clock::now() - start).count() / 5;
   };
 
-  const auto captured = snug::capture::capture(cuda ? at::Device(at::kCUDA, 0) : device, [&](snug::memory::Tracker&) { step(); });
+  const auto captured = snug::capture::capture(cuda ? at::Device(at::kCUDA, 0) : device,
+                                               [&](snug::memory::Tracker&) { step(); });
   for (int i = 0; i < 3; ++i) step();
   std::vector<double> off, on, ratio;
   for (int round = 0; round < 21; ++round) {
@@ -69,8 +72,8 @@ int main(int argc, char** argv) {
     on.push_back(seconds(true));
     ratio.push_back(on.back() / off.back());
   }
-  std::printf("device %s, hidden %ld, %ld x %ld tokens, %lu operators per step\n", device.str().c_str(), config.hidden_size, batch,
-              tokens, captured.operators);
-  std::printf("off %.3f ms, on %.3f ms, ratio of medians %.4f, median ratio %.4f\n", 1e3 * median(off), 1e3 * median(on),
-              median(on) / median(off), median(ratio));
+  std::printf("device %s, hidden %ld, %ld x %ld tokens, %lu operators per step\n", device.str().c_str(),
+              config.hidden_size, batch, tokens, captured.operators);
+  std::printf("off %.3f ms, on %.3f ms, ratio of medians %.4f, median ratio %.4f\n", 1e3 * median(off),
+              1e3 * median(on), median(on) / median(off), median(ratio));
 }

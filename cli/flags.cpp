@@ -68,11 +68,11 @@ std::int64_t parse_count(const std::string& name, const std::string& text, std::
   return *value;
 }
 
-double parse_number(const std::string& name, const std::string& text, double most) {
+double parse_number(const std::string& name, const std::string& text, double limit) {
   const auto value = parse_all<double>(text);
   check(value && std::isfinite(*value), name, " must be a number, got \"", text, "\"");
   check(*value >= 0, name, " must be at least 0, got ", text);
-  check(*value <= most, name, " must be at most ", most, ", got ", text);
+  check(*value < limit, name, " must be below ", limit, ", got ", text);
   return *value;
 }
 

@@ -12,7 +12,7 @@
 namespace snug::cli {
 
 constexpr std::int64_t kMostSequences = 1'000'000'000;  // sizes of tensors stay below 2^63
-constexpr double kAnyNumber = std::numeric_limits<double>::max();
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 // `placeholder` stands for the value in --help. Given twice is an Error; so is what `parse` throws.
 CLI::Option* add_value(CLI::App& verb, const std::string& name, const std::string& placeholder,
@@ -21,7 +21,8 @@ CLI::Option* add_value(CLI::App& verb, const std::string& name, const std::strin
 // A whole number, 1000 or 1e3.
 std::int64_t parse_count(const std::string& name, const std::string& text, std::int64_t least,
                          std::int64_t most);
-double parse_number(const std::string& name, const std::string& text, double most);  // finite, at least 0
+// Finite, at least 0 and below `limit`.
+double parse_number(const std::string& name, const std::string& text, double limit);
 
 // Target: the number's type or an optional of it.
 template <class Target>
@@ -37,10 +38,10 @@ CLI::Option* add_count(CLI::App& verb, const std::string& name, Target& target, 
 
 template <class Target>
 CLI::Option* add_number(CLI::App& verb, const std::string& name, Target& target, const std::string& help,
-                        double most = kAnyNumber) {
+                        double limit = kNoLimit) {
   return add_value(
       verb, name, "X",
-      [&target, name, most](const std::string& text) { target = parse_number(name, text, most); }, help);
+      [&target, name, limit](const std::string& text) { target = parse_number(name, text, limit); }, help);
 }
 
 template <class Target, class Parse>

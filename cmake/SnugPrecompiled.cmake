@@ -9,7 +9,8 @@ target_precompile_headers(snug_pch PUBLIC
   $<$<COMPILE_LANGUAGE:CXX>:<torch/nn/modules/embedding.h$<ANGLE-R>>
   $<$<COMPILE_LANGUAGE:CXX>:<torch/csrc/autograd/custom_function.h$<ANGLE-R>>
   $<$<COMPILE_LANGUAGE:CXX>:<torch/optim/optimizer.h$<ANGLE-R>>
-  $<$<COMPILE_LANGUAGE:CXX>:<fmt/format.h$<ANGLE-R>>)
+  $<$<COMPILE_LANGUAGE:CXX>:<fmt/format.h$<ANGLE-R>>
+  $<$<COMPILE_LANGUAGE:CXX>:<nlohmann/json.hpp$<ANGLE-R>>)
 
 function(snug_precompiled target)
   target_precompile_headers(${target} REUSE_FROM snug_pch)

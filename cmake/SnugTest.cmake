@@ -14,4 +14,7 @@ function(snug_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name}_test)
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT})
+  if("cuda" IN_LIST arg_LABEL)
+    set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "NO GPU")  # ctest says Skipped, not Passed
+  endif()
 endfunction()

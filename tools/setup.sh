@@ -8,8 +8,8 @@ say() { echo "setup: $*" >&2; }
 die() { say "$*"; exit 1; }
 
 has_header() {
-  local prefix
-  for prefix in ${CMAKE_PREFIX_PATH//[:;]/ } /usr /usr/local; do [ -e "$prefix/include/$1" ] && return 0; done
+  local prefix prefixes=${CMAKE_PREFIX_PATH:-}
+  for prefix in ${prefixes//[:;]/ } /usr /usr/local; do [ -e "$prefix/include/$1" ] && return 0; done
   return 1
 }
 

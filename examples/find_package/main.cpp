@@ -3,8 +3,7 @@
 
 #include <iostream>
 
-#include "snug/memory/tracker.h"
-#include "snug/report/text.h"
+#include "snug/snug.h"
 
 int main() {
   snug::memory::Tracker tracker;

@@ -30,7 +30,8 @@ class Witness final : public hooks::OperatorListener {
       if (!says_meta(error.what_without_backtrace())) throw;
       const std::string region = hooks::region_name(hooks::current_region());
       fail("operation ", call.op.operator_name(), region.empty() ? "" : " in region ", region,
-           " cannot be captured on Meta: it needs the values of tensors or has no Meta kernel; capture on a real device instead");
+           " cannot be captured on Meta: it needs the values of tensors or has no Meta kernel; capture on a "
+           "real device instead");
     }
   }
 
@@ -43,7 +44,8 @@ class Witness final : public hooks::OperatorListener {
 
   static void refuse_autocast() {
     check(!at::autocast::is_autocast_enabled(at::kCPU) && !at::autocast::is_autocast_enabled(at::kCUDA),
-          "autocast does not exist on Meta, so a capture there would miss its copies: capture on a real device, or use bf16 "
+          "autocast does not exist on Meta, so a capture there would miss its copies: capture on a real "
+          "device, or use bf16 "
           "parameters without autocast");
   }
 
@@ -52,7 +54,8 @@ class Witness final : public hooks::OperatorListener {
 
 }  // namespace
 
-Captured capture(c10::Device device, const std::function<void(memory::Tracker&)>& run, trace::EventSink* sink) {
+Captured capture(c10::Device device, const std::function<void(memory::Tracker&)>& run,
+                 trace::EventSink* sink) {
   std::optional<GradientSumScope> sums;  // before the tracker, which then sees what it does
   if (device.is_meta()) {
     register_meta_kernels();

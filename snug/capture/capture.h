@@ -1,5 +1,5 @@
-// Runs a step and writes down what it did to memory. On Meta it predicts, taking no memory; on a real device it measures.
-// Both give the same type, so comparing them is one function.
+// Runs a step and writes down what it did to memory. On Meta it predicts, taking no memory; on a real device
+// it measures. Both give the same type, so comparing them is one function.
 //
 //   Captured predicted = capture(c10::kMeta, [&](memory::Tracker& tracker) {
 //     auto model = on_meta([&] { return MyModel(options); });
@@ -25,12 +25,14 @@ struct Captured {
   std::uint64_t operators = 0;
 };
 
-// An operator that cannot run on Meta is an Error that names it and its region; so is autocast, which Meta does not have.
+// An operator that cannot run on Meta is an Error that names it and its region; so is autocast, which Meta
+// does not have.
 SNUG_API Captured capture(c10::Device device, const std::function<void(memory::Tracker&)>& run,
                           trace::EventSink* sink = nullptr);
 
-// While it lives, tensors made from nothing on this thread are made on Meta, whatever device they would have had: for
-// building modules. Not for running them: code that fills a new tensor through its pointer would find none.
+// While it lives, tensors made from nothing on this thread are made on Meta, whatever device they would have
+// had: for building modules. Not for running them: code that fills a new tensor through its pointer would
+// find none.
 class SNUG_API MetaDeviceScope {
  public:
   MetaDeviceScope();

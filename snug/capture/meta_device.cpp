@@ -5,7 +5,8 @@
 
 namespace snug::capture {
 
-// Factories carry their device as an argument; those that take a tensor (zeros_like) follow that tensor by themselves.
+// Factories carry their device as an argument; those that take a tensor (zeros_like) follow that tensor by
+// themselves.
 class MetaDeviceScope::Redirect final : public hooks::OperatorListener {
  public:
   void on_operator(hooks::OperatorCall& call) override {
@@ -21,7 +22,9 @@ class MetaDeviceScope::Redirect final : public hooks::OperatorListener {
   }
 };
 
-MetaDeviceScope::MetaDeviceScope() : redirect_(std::make_unique<Redirect>()), guard_(*redirect_) { register_meta_kernels(); }
+MetaDeviceScope::MetaDeviceScope() : redirect_(std::make_unique<Redirect>()), guard_(*redirect_) {
+  register_meta_kernels();
+}
 MetaDeviceScope::~MetaDeviceScope() = default;
 
 }  // namespace snug::capture

@@ -45,8 +45,9 @@ RegionId region_of(const ag::Node& node, RegionId before) {
   auto thread = table.by_thread.find(node.thread_id());
   if (thread == table.by_thread.end()) return 0;
   const auto& list = thread->second;
-  auto after = std::upper_bound(list.begin(), list.end(), node.sequence_nr(),
-                                [](std::uint64_t number, const Range& range) { return number < range.first; });
+  auto after =
+      std::upper_bound(list.begin(), list.end(), node.sequence_nr(),
+                       [](std::uint64_t number, const Range& range) { return number < range.first; });
   return after == list.begin() ? 0 : std::prev(after)->region;
 }
 

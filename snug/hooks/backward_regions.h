@@ -1,4 +1,5 @@
-// Finds the region of the node that autograd is running, and tells listeners when it changes. Internal to hooks.
+// Finds the region of the node that autograd is running, and tells listeners when it changes. Internal to
+// hooks.
 #pragma once
 
 #include <mutex>
@@ -8,10 +9,11 @@
 namespace snug::hooks {
 
 // Note [Regions in the backward]
-// Autograd stamps every node with the thread that made it and a number that grows with every node of that thread. A
-// region's forward is therefore a range of numbers: each thread keeps the list of (first number, region) at every change
-// of region. In the backward a RecordFunction callback sees each node just before it runs and looks it up. AccumulateGrad
-// nodes carry no such number; they count where their parameter is bound, else where the gradient came from.
+// Autograd stamps every node with the thread that made it and a number that grows with every node of that
+// thread. A region's forward is therefore a range of numbers: each thread keeps the list of (first number,
+// region) at every change of region. In the backward a RecordFunction callback sees each node just before it
+// runs and looks it up. AccumulateGrad nodes carry no such number; they count where their parameter is bound,
+// else where the gradient came from.
 
 // The forward of this thread enters (or returns to) a region: nodes made from here on are of that region.
 void begin_range(RegionId id);

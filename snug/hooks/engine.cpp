@@ -19,22 +19,25 @@ class DelegatingEngine final : public ag::Engine {
  public:
   explicit DelegatingEngine(ag::Engine& next) : next_(next) {}
 
-  ag::variable_list execute(const ag::edge_list& roots, const ag::variable_list& inputs, bool keep_graph, bool create_graph,
-                            bool accumulate_grad, const ag::edge_list& outputs) override {
+  ag::variable_list execute(const ag::edge_list& roots, const ag::variable_list& inputs, bool keep_graph,
+                            bool create_graph, bool accumulate_grad, const ag::edge_list& outputs) override {
     BackwardScope scope;
     return next_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   }
 
-  c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(const std::shared_ptr<ag::GraphTask>& graph_task,
-                                                                 std::shared_ptr<ag::Node> graph_root,
-                                                                 ag::InputBuffer&& input_buffer) override {
+  c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
+      const std::shared_ptr<ag::GraphTask>& graph_task, std::shared_ptr<ag::Node> graph_root,
+      ag::InputBuffer&& input_buffer) override {
     return next_.execute_with_graph_task(graph_task, std::move(graph_root), std::move(input_buffer));
   }
 
-  std::unique_ptr<ag::AnomalyMetadata> make_anomaly_metadata() override { return next_.make_anomaly_metadata(); }
+  std::unique_ptr<ag::AnomalyMetadata> make_anomaly_metadata() override {
+    return next_.make_anomaly_metadata();
+  }
 
   std::unique_ptr<ag::SavedVariableHooks> get_default_saved_variable_hooks() override {
-    if (auto theirs = next_.get_default_saved_variable_hooks()) return theirs;  // hooks set in Python are the inner ones
+    if (auto theirs = next_.get_default_saved_variable_hooks())
+      return theirs;  // hooks set in Python are the inner ones
     for (const Frame* frame = top_frame(); frame; frame = frame->outer.get()) {
       if (!frame->saved_tensors) continue;
       if (auto ours = frame->saved_tensors->hooks()) return ours;

@@ -1,4 +1,5 @@
-// Our place in autograd's engine slot: everything is delegated to the engine that was there before. Internal to hooks.
+// Our place in autograd's engine slot: everything is delegated to the engine that was there before. Internal
+// to hooks.
 #pragma once
 
 namespace snug::hooks {

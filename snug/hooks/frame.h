@@ -1,4 +1,5 @@
-// What watches the current thread: a stack of frames, one per guard. Internal to hooks; users hold the guards.
+// What watches the current thread: a stack of frames, one per guard. Internal to hooks; users hold the
+// guards.
 #pragma once
 
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -15,10 +16,10 @@ class RegionListener;
 struct BackwardState;
 
 // Note [Frames travel with the backward]
-// Autograd runs the backward of CUDA tensors on threads of its own, under a copy of the thread-local state of the thread
-// that called backward(). Plain thread_local variables do not travel; c10's ThreadLocalDebugInfo does, and no one else
-// uses its INFERENCE_CONTEXT slot. So every guard pushes a frame there, and a frame outlives every backward that was
-// started under it. Guards nest like scopes: the last one made goes first.
+// Autograd runs the backward of CUDA tensors on threads of its own, under a copy of the thread-local state of
+// the thread that called backward(). Plain thread_local variables do not travel; c10's ThreadLocalDebugInfo
+// does, and no one else uses its INFERENCE_CONTEXT slot. So every guard pushes a frame there, and a frame
+// outlives every backward that was started under it. Guards nest like scopes: the last one made goes first.
 struct Frame final : c10::DebugInfoBase, std::enable_shared_from_this<Frame> {
   std::shared_ptr<const Frame> outer;
   OperatorListener* operators = nullptr;

@@ -5,7 +5,8 @@
 
 namespace snug::hooks {
 
-static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR <= 12, "DispatchKey::Fake is torch's own from 2.13 on");
+static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR <= 12,
+              "DispatchKey::Fake is torch's own from 2.13 on");
 
 namespace {
 

@@ -6,8 +6,8 @@
 //   } count;
 //   OperatorListenerGuard guard(count);
 //
-// Composite operators arrive decomposed; what a kernel calls inside itself is not seen. Nothing costs anything while no
-// guard is alive.
+// Composite operators arrive decomposed; what a kernel calls inside itself is not seen. Nothing costs
+// anything while no guard is alive.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -19,12 +19,12 @@
 
 namespace snug::hooks {
 
-// Free in torch 2.11 and 2.12: nobody registers kernels for it and no composite alias maps onto it, so every operator
-// reaches our fallback. Torch 2.13 begins to use it.
+// Free in torch 2.11 and 2.12: nobody registers kernels for it and no composite alias maps onto it, so every
+// operator reaches our fallback. Torch 2.13 begins to use it.
 inline constexpr c10::DispatchKey kOperatorKey = c10::DispatchKey::Fake;
 
-// One operator about to run. Its arguments are the last `op.schema().arguments().size()` entries of the stack; proceed()
-// replaces them by the results.
+// One operator about to run. Its arguments are the last `op.schema().arguments().size()` entries of the
+// stack; proceed() replaces them by the results.
 class SNUG_API OperatorCall {
  public:
   const c10::OperatorHandle& op;
@@ -35,7 +35,8 @@ class SNUG_API OperatorCall {
 
  private:
   friend struct OperatorFallback;
-  OperatorCall(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack, const Frame* frame)
+  OperatorCall(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack,
+               const Frame* frame)
       : op(op), keys(keys), stack(stack), frame_(frame) {}
   const Frame* frame_;
 };
@@ -43,7 +44,8 @@ class SNUG_API OperatorCall {
 class SNUG_API OperatorListener {
  public:
   virtual ~OperatorListener() = default;
-  // Calls proceed() once, or puts results on the stack itself. Operators called in here are not seen by any listener.
+  // Calls proceed() once, or puts results on the stack itself. Operators called in here are not seen by any
+  // listener.
   virtual void on_operator(OperatorCall& call) = 0;
 };
 

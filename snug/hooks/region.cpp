@@ -71,16 +71,21 @@ std::string region_name(RegionId id) {
   return table.names[id];
 }
 
-RegionId current_region() noexcept { return current; }
-void set_current_region(RegionId id) noexcept { current = id; }
+RegionId current_region() noexcept {
+  return current;
+}
+void set_current_region(RegionId id) noexcept {
+  current = id;
+}
 
 void bind_parameters(RegionId region, at::TensorList parameters) {
   auto& table = parameter_homes();
   std::lock_guard lock(table.mutex);
   std::erase_if(table.homes, [](const auto& entry) { return entry.second.parameter.expired(); });
   for (const at::Tensor& parameter : parameters)
-    table.homes.insert_or_assign(parameter.unsafeGetTensorImpl(),
-                                 ParameterHomes::Home{decltype(ParameterHomes::Home::parameter)(parameter.getIntrusivePtr()), region});
+    table.homes.insert_or_assign(
+        parameter.unsafeGetTensorImpl(),
+        ParameterHomes::Home{decltype(ParameterHomes::Home::parameter)(parameter.getIntrusivePtr()), region});
 }
 
 RegionId region_of_parameter(const at::Tensor& parameter) {
@@ -102,7 +107,11 @@ RegionScope::~RegionScope() {
   begin_range(outer_);
 }
 
-RegionListenerGuard::RegionListenerGuard(RegionListener& listener) : frame_(frame_of(listener)) { watch_nodes(); }
-RegionListenerGuard::~RegionListenerGuard() { unwatch_nodes(); }
+RegionListenerGuard::RegionListenerGuard(RegionListener& listener) : frame_(frame_of(listener)) {
+  watch_nodes();
+}
+RegionListenerGuard::~RegionListenerGuard() {
+  unwatch_nodes();
+}
 
 }  // namespace snug::hooks

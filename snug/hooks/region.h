@@ -1,4 +1,5 @@
-// Regions: named parts of the forward (one block, the embedding, the head), the unit of planning and reporting.
+// Regions: named parts of the forward (one block, the embedding, the head), the unit of planning and
+// reporting.
 //
 //   { RegionScope scope("layers.3"); x = block(x); }
 //
@@ -48,8 +49,8 @@ class SNUG_API RegionListener {
   virtual ~RegionListener() = default;
   virtual void before_forward(RegionId) {}
   virtual void after_forward(RegionId) {}
-  // A stretch of nodes of one region. Autograd runs a region's nodes together unless regions share inputs; then a region
-  // may have several stretches in one backward.
+  // A stretch of nodes of one region. Autograd runs a region's nodes together unless regions share inputs;
+  // then a region may have several stretches in one backward.
   virtual void before_backward(RegionId) {}
   virtual void after_backward(RegionId) {}
   // Recomputation in this region is about to read these parameters.

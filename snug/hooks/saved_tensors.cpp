@@ -20,17 +20,22 @@ std::shared_ptr<Frame> frame_of(SavedTensorPolicy& policy) {
 SavedTensorGuard::SavedTensorGuard(SavedTensorPolicy& policy) : frame_(frame_of(policy)) {}
 
 void KeepSavedTensor::call_pack_hook(const at::Tensor& tensor) {
-  // A second handle on the same storage and version counter, without the graph: holding the tensor itself would make a
-  // cycle when an operation saves its own output. Not detach(), which is an operator and would be seen by listeners.
+  // A second handle on the same storage and version counter, without the graph: holding the tensor itself
+  // would make a cycle when an operation saves its own output. Not detach(), which is an operator and would
+  // be seen by listeners.
   auto* impl = tensor.unsafeGetTensorImpl();
-  kept_ = at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/false));
+  kept_ = at::Tensor(
+      impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/false));
   version_ = impl->version_counter().current_version();
 }
 
 at::Tensor KeepSavedTensor::call_unpack_hook() {
   const auto now = kept_.unsafeGetTensorImpl()->version_counter().current_version();
-  TORCH_CHECK(now == version_, "one of the variables needed for gradient computation has been modified by an inplace operation: [",
-              kept_.toString(), " ", kept_.sizes(), "] is at version ", now, "; expected version ", version_, " instead");
+  TORCH_CHECK(
+      now == version_,
+      "one of the variables needed for gradient computation has been modified by an inplace operation: [",
+      kept_.toString(), " ", kept_.sizes(), "] is at version ", now, "; expected version ", version_,
+      " instead");
   return kept_;
 }
 

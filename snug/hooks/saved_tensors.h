@@ -1,7 +1,8 @@
 // Decides what happens to each tensor that autograd saves for the backward: C++ has no such hooks of its own.
 //
 //   struct Policy : SavedTensorPolicy {
-//     std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() override { return std::make_unique<MyHooks>(); }
+//     std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() override { return
+//     std::make_unique<MyHooks>(); }
 //   } policy;
 //   SavedTensorGuard guard(policy);     // the innermost policy that answers wins
 #pragma once
@@ -19,8 +20,8 @@ namespace snug::hooks {
 class SNUG_API SavedTensorPolicy {
  public:
   virtual ~SavedTensorPolicy() = default;
-  // Asked once per tensor that autograd is about to save, parameters included. nullptr: ask the next policy outwards.
-  // The object lives until the graph lets go of the tensor.
+  // Asked once per tensor that autograd is about to save, parameters included. nullptr: ask the next policy
+  // outwards. The object lives until the graph lets go of the tensor.
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() = 0;
 };
 
@@ -32,8 +33,8 @@ class SNUG_API SavedTensorGuard {
   FrameGuard frame_;
 };
 
-// Keeps the tensor as autograd itself would; derive from it to watch. Autograd leaves the check for in-place writes to
-// the hooks, so it is done here.
+// Keeps the tensor as autograd itself would; derive from it to watch. Autograd leaves the check for in-place
+// writes to the hooks, so it is done here.
 class SNUG_API KeepSavedTensor : public torch::autograd::SavedVariableHooks {
  public:
   void call_pack_hook(const at::Tensor& tensor) override;

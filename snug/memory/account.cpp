@@ -9,12 +9,15 @@ using trace::EventKind;
 
 namespace {
 
-bool unclaimed(Category category) { return category == Category::Temporary || category == Category::Other; }
+bool unclaimed(Category category) {
+  return category == Category::Temporary || category == Category::Other;
+}
 
 // Note [Who may claim a block]
-// A block starts unclaimed (Temporary inside an operator, else Other). What autograd saves claims unclaimed blocks only.
-// A gradient was an operation's output, perhaps saved as well, so it also claims activations. A leaf that wants a
-// gradient is a parameter, unless it was said to be an input. Everything else is said by someone who knows.
+// A block starts unclaimed (Temporary inside an operator, else Other). What autograd saves claims unclaimed
+// blocks only. A gradient was an operation's output, perhaps saved as well, so it also claims activations. A
+// leaf that wants a gradient is a parameter, unless it was said to be an input. Everything else is said by
+// someone who knows.
 bool may_claim(Category now, Category next) {
   if (next == Category::Activation) return unclaimed(now);
   if (next == Category::Gradient) return unclaimed(now) || now == Category::Activation;
@@ -84,7 +87,8 @@ void Account::retag(Block& block, const trace::Event& why) {
 
 void Account::claim_since(trace::BlockId first, Category category, std::int64_t time_ns) {
   for (auto& [address, block] : blocks_)
-    if (block.id >= first && unclaimed(block.category)) retag(block, {.category = category, .time_ns = time_ns});
+    if (block.id >= first && unclaimed(block.category))
+      retag(block, {.category = category, .time_ns = time_ns});
 }
 
 void Account::emit(const trace::Event& event) {
@@ -107,7 +111,8 @@ trace::NameId Account::region_name(hooks::RegionId id) {
 
 trace::NameId Account::operator_name(const c10::OperatorName* op) {
   auto [entry, fresh] = operators_.try_emplace(op, 0);
-  if (fresh) entry->second = names_.intern(op->overload_name.empty() ? op->name : op->name + "." + op->overload_name);
+  if (fresh)
+    entry->second = names_.intern(op->overload_name.empty() ? op->name : op->name + "." + op->overload_name);
   return entry->second;
 }
 

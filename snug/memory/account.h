@@ -1,4 +1,5 @@
-// Turns raw events into numbered blocks, the ledger and the trace. Internal to memory; the Tracker serialises calls.
+// Turns raw events into numbered blocks, the ledger and the trace. Internal to memory; the Tracker serialises
+// calls.
 #pragma once
 
 #include <unordered_map>

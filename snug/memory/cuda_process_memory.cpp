@@ -31,7 +31,8 @@ std::string pci_bus_id(c10::DeviceIndex device) {
 }
 
 std::uint64_t current(const c10::CachingAllocator::StatArray& stat) {
-  return static_cast<std::uint64_t>(stat[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current);
+  return static_cast<std::uint64_t>(
+      stat[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current);
 }
 
 }  // namespace
@@ -42,7 +43,8 @@ void note_memory_before_context(c10::DeviceIndex device) {
 
 ProcessMemory cuda_process_memory(c10::DeviceIndex device) {
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
-  ProcessMemory memory{.allocated_bytes = current(stats.allocated_bytes), .reserved_bytes = current(stats.reserved_bytes)};
+  ProcessMemory memory{.allocated_bytes = current(stats.allocated_bytes),
+                       .reserved_bytes = current(stats.reserved_bytes)};
   if (auto own = nvml_process_bytes(pci_bus_id(device))) {
     memory.process_bytes = *own;
     memory.source = "driver, this process";
@@ -59,13 +61,14 @@ ProcessMemory cuda_process_memory(c10::DeviceIndex device) {
 
 std::uint64_t cap_cuda_memory(c10::DeviceIndex device, std::uint64_t budget_bytes) {
   const std::uint64_t outside = cuda_process_memory(device).outside_bytes();
-  check(outside < budget_bytes, "the budget of ", format_bytes(budget_bytes), " is below what the CUDA context itself takes (",
-        format_bytes(outside), ")");
+  check(outside < budget_bytes, "the budget of ", format_bytes(budget_bytes),
+        " is below what the CUDA context itself takes (", format_bytes(outside), ")");
   c10::cuda::CUDAGuard guard(device);
   std::size_t free = 0, total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
   const std::uint64_t cap = std::min<std::uint64_t>(budget_bytes - outside, total);
-  c10::cuda::CUDACachingAllocator::setMemoryFraction(static_cast<double>(cap) / static_cast<double>(total), device);
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(static_cast<double>(cap) / static_cast<double>(total),
+                                                     device);
   return cap;
 }
 

@@ -1,4 +1,5 @@
-// The CUDA part of process_memory.h. Internal to memory. cuda_process_memory.cpp, or no_cuda_process_memory.cpp.
+// The CUDA part of process_memory.h. Internal to memory. cuda_process_memory.cpp, or
+// no_cuda_process_memory.cpp.
 #pragma once
 
 #include "snug/memory/process_memory.h"

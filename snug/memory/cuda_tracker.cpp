@@ -22,15 +22,16 @@ class Watch;
 std::atomic<Watch*> active{nullptr};
 
 std::uint64_t bytes_of(const c10::CachingAllocator::StatArray& stat) {
-  return static_cast<std::uint64_t>(stat[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current);
+  return static_cast<std::uint64_t>(
+      stat[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current);
 }
 
 // Note [Sizes of CUDA blocks]
-// A trace entry holds the bytes asked for; the account needs those of the block, which are rounded up and, where a
-// remainder was too small to split, larger still. The allocator adds a block to its statistics right after it told of
-// the allocation, and takes it off `active_bytes` only after it told of the free. So the growth of active_bytes from one
-// entry to the next is the size of the block allocated in between. The allocator's mutex is recursive: asking for
-// statistics inside the callback is allowed.
+// A trace entry holds the bytes asked for; the account needs those of the block, which are rounded up and,
+// where a remainder was too small to split, larger still. The allocator adds a block to its statistics right
+// after it told of the allocation, and takes it off `active_bytes` only after it told of the free. So the
+// growth of active_bytes from one entry to the next is the size of the block allocated in between. The
+// allocator's mutex is recursive: asking for statistics inside the callback is allowed.
 class Watch final : public CudaTracker {
  public:
   Watch(EventQueue& queue, c10::DeviceIndex device) : queue_(queue), device_(device) {
@@ -54,7 +55,9 @@ class Watch final : public CudaTracker {
     if (entry == entries_) resolve(now);  // else a later entry has done it
   }
 
-  std::uint64_t allocated_bytes() const override { return bytes_of(allocator::getDeviceStats(device_).allocated_bytes); }
+  std::uint64_t allocated_bytes() const override {
+    return bytes_of(allocator::getDeviceStats(device_).allocated_bytes);
+  }
 
  private:
   // There is no way to detach, so the callback is the same for ever and looks for whoever is active.
@@ -74,7 +77,8 @@ class Watch final : public CudaTracker {
       auto address = reinterpret_cast<std::uintptr_t>(segment.address);
       for (const auto& block : segment.blocks) {
         if (block.allocated)
-          queue_.push({.kind = EventKind::Alloc, .address = reinterpret_cast<void*>(address), .bytes = block.size});
+          queue_.push(
+              {.kind = EventKind::Alloc, .address = reinterpret_cast<void*>(address), .bytes = block.size});
         address += block.size;
       }
     }

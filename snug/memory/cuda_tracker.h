@@ -1,4 +1,5 @@
-// Watches torch's CUDA caching allocator. Internal to memory. cuda_tracker.cpp, or no_cuda_tracker.cpp in a CPU build.
+// Watches torch's CUDA caching allocator. Internal to memory. cuda_tracker.cpp, or no_cuda_tracker.cpp in a
+// CPU build.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,7 +12,8 @@ namespace snug::memory {
 
 class CudaTracker {
  public:
-  // Blocks that are live already are queued first, so that the account starts equal to torch's allocated_bytes.
+  // Blocks that are live already are queued first, so that the account starts equal to torch's
+  // allocated_bytes.
   static std::unique_ptr<CudaTracker> attach(EventQueue& queue, c10::DeviceIndex device);
   virtual ~CudaTracker() = default;
 

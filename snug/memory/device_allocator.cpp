@@ -46,7 +46,9 @@ c10::DataPtr DeviceAllocator::allocate(std::size_t bytes) {
   return {device_ == c10::kMeta ? nullptr : address, address, deleter_, device};
 }
 
-c10::DeleterFnPtr DeviceAllocator::raw_deleter() const { return deleter_; }
+c10::DeleterFnPtr DeviceAllocator::raw_deleter() const {
+  return deleter_;
+}
 
 void DeviceAllocator::free(void* address) noexcept {
   if (!address) return;
@@ -68,7 +70,8 @@ void DeviceAllocator::free(void* address) noexcept {
   }
 }
 
-bool DeviceAllocator::adopt(c10::DataPtr& data, std::size_t bytes, const Resource& from, std::shared_ptr<Resource> owner) {
+bool DeviceAllocator::adopt(c10::DataPtr& data, std::size_t bytes, const Resource& from,
+                            std::shared_ptr<Resource> owner) {
   if (!data.get_context()) return false;
   Shard& home = shard(data.get_context());
   std::lock_guard lock(home.mutex);

@@ -1,4 +1,5 @@
-// The one object in torch's allocator slot of a device: hands every request to the current Resource. Internal to memory.
+// The one object in torch's allocator slot of a device: hands every request to the current Resource. Internal
+// to memory.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -18,13 +19,15 @@ class DeviceAllocator final : public c10::Allocator {
   std::shared_ptr<Resource> current();
   std::shared_ptr<Resource> exchange(std::shared_ptr<Resource> resource);
 
-  // Takes over a block that `from` (or torch's own allocator, before this one was installed) made earlier, so that its free
-  // is seen by `owner`. False if it came from elsewhere: from_blob, mapped or pinned memory.
+  // Takes over a block that `from` (or torch's own allocator, before this one was installed) made earlier, so
+  // that its free is seen by `owner`. False if it came from elsewhere: from_blob, mapped or pinned memory.
   bool adopt(c10::DataPtr& data, std::size_t bytes, const Resource& from, std::shared_ptr<Resource> owner);
 
   c10::DataPtr allocate(std::size_t bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
-  void copy_data(void* dest, const void* src, std::size_t count) const override { default_copy_data(dest, src, count); }
+  void copy_data(void* dest, const void* src, std::size_t count) const override {
+    default_copy_data(dest, src, count);
+  }
 
  private:
   explicit DeviceAllocator(c10::DeviceType device);
@@ -38,12 +41,15 @@ class DeviceAllocator final : public c10::Allocator {
     std::size_t bytes;
     std::shared_ptr<Resource> owner;
   };
-  // Torch gives back an address without its size, and from any thread. Sixteen maps, so that threads seldom meet.
+  // Torch gives back an address without its size, and from any thread. Sixteen maps, so that threads seldom
+  // meet.
   struct Shard {
     std::mutex mutex;
     std::unordered_map<void*, Block> blocks;
   };
-  Shard& shard(void* address) { return shards_[(reinterpret_cast<std::uintptr_t>(address) >> 6) % shards_.size()]; }
+  Shard& shard(void* address) {
+    return shards_[(reinterpret_cast<std::uintptr_t>(address) >> 6) % shards_.size()];
+  }
 
   c10::DeviceType device_;
   c10::DeleterFnPtr deleter_;

@@ -17,19 +17,20 @@ struct RawEvent {
   trace::EventKind kind;
   trace::Category category = trace::Category::Other;
   hooks::RegionId region = 0;
-  void* address = nullptr;                        // the block, by the context pointer of its storage
+  void* address = nullptr;  // the block, by the context pointer of its storage
   std::uint64_t bytes = 0;
-  const c10::OperatorName* op = nullptr;          // Op: stable as long as the operator is registered
-  trace::NameId name = 0;                         // Mark
+  const c10::OperatorName* op = nullptr;  // Op: stable as long as the operator is registered
+  trace::NameId name = 0;                 // Mark
   std::int64_t time_ns = 0;
 };
 
-// Append-only behind a lock that nothing else is taken under, so that it may be filled inside the lock of an allocator.
+// Append-only behind a lock that nothing else is taken under, so that it may be filled inside the lock of an
+// allocator.
 class EventQueue {
  public:
   void push(RawEvent event) noexcept {
     std::lock_guard lock(mutex_);
-    event.time_ns = now();                        // under the lock: times never decrease along the queue
+    event.time_ns = now();  // under the lock: times never decrease along the queue
     events_.push_back(event);
   }
 
@@ -41,7 +42,7 @@ class EventQueue {
   // Changes the size of the latest Alloc of `address`, which the allocator told only afterwards.
   void set_bytes(void* address, std::uint64_t bytes) noexcept;
 
-  void take(std::vector<RawEvent>& into);         // swaps: `into` must be empty, its capacity is used again
+  void take(std::vector<RawEvent>& into);  // swaps: `into` must be empty, its capacity is used again
 
  private:
   std::int64_t now() const { return (std::chrono::steady_clock::now() - start_).count(); }

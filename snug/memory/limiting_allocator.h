@@ -20,7 +20,9 @@ class SNUG_API LimitingAllocator final : public Resource {
   void deallocate(void* address, std::size_t bytes) noexcept override;
 
   std::uint64_t live_bytes() const { return live_; }
-  void count(std::uint64_t bytes) { live_ += bytes; }  // a block taken over from elsewhere, now freed through here
+  void count(std::uint64_t bytes) {
+    live_ += bytes;
+  }  // a block taken over from elsewhere, now freed through here
 
  private:
   std::shared_ptr<Resource> upstream_;

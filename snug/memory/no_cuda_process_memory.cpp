@@ -4,11 +4,19 @@
 namespace snug::memory {
 
 namespace {
-[[noreturn]] void no_cuda() { fail("this build of snug has no CUDA: configure with -DSNUG_CUDA=ON"); }
+[[noreturn]] void no_cuda() {
+  fail("this build of snug has no CUDA: configure with -DSNUG_CUDA=ON");
+}
 }  // namespace
 
-ProcessMemory cuda_process_memory(c10::DeviceIndex) { no_cuda(); }
-void note_memory_before_context(c10::DeviceIndex) { no_cuda(); }
-std::uint64_t cap_cuda_memory(c10::DeviceIndex, std::uint64_t) { no_cuda(); }
+ProcessMemory cuda_process_memory(c10::DeviceIndex) {
+  no_cuda();
+}
+void note_memory_before_context(c10::DeviceIndex) {
+  no_cuda();
+}
+std::uint64_t cap_cuda_memory(c10::DeviceIndex, std::uint64_t) {
+  no_cuda();
+}
 
 }  // namespace snug::memory

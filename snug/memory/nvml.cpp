@@ -9,7 +9,8 @@ namespace snug::memory {
 
 namespace {
 
-// The few declarations of nvml.h (ABI of version 12 and 13) that are needed: toolkits do not always ship the header.
+// The few declarations of nvml.h (ABI of version 12 and 13) that are needed: toolkits do not always ship the
+// header.
 constexpr int kSuccess = 0;
 constexpr unsigned long long kNotAvailable = ~0ULL;
 struct Memory {
@@ -35,7 +36,8 @@ struct Nvml {
     if (!init || init() != kSuccess) return;
     handle = reinterpret_cast<decltype(handle)>(dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2"));
     memory = reinterpret_cast<decltype(memory)>(dlsym(library, "nvmlDeviceGetMemoryInfo"));
-    processes = reinterpret_cast<decltype(processes)>(dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3"));
+    processes =
+        reinterpret_cast<decltype(processes)>(dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3"));
   }
 
   std::optional<Device> device(const std::string& pci_bus_id) const {

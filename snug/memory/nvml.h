@@ -7,7 +7,8 @@
 
 namespace snug::memory {
 
-std::optional<std::uint64_t> nvml_used_bytes(const std::string& pci_bus_id);     // by everyone on the device
-std::optional<std::uint64_t> nvml_process_bytes(const std::string& pci_bus_id);  // by us; nothing if our pid is not listed
+std::optional<std::uint64_t> nvml_used_bytes(const std::string& pci_bus_id);  // by everyone on the device
+std::optional<std::uint64_t> nvml_process_bytes(
+    const std::string& pci_bus_id);  // by us; nothing if our pid is not listed
 
 }  // namespace snug::memory

@@ -10,9 +10,9 @@ namespace snug::memory {
 namespace {
 
 std::string describe(std::uint64_t requested, std::uint64_t budget, const trace::Snapshot& alive) {
-  const std::string headline =
-      fmt::format("out of budget: {} ({} bytes) more were asked for while {} were alive; the budget is {} ({} bytes)\n",
-                  format_bytes(requested), requested, format_bytes(alive.total), format_bytes(budget), budget);
+  const std::string headline = fmt::format(
+      "out of budget: {} ({} bytes) more were asked for while {} were alive; the budget is {} ({} bytes)\n",
+      format_bytes(requested), requested, format_bytes(alive.total), format_bytes(budget), budget);
   return headline + report::table(alive);
 }
 

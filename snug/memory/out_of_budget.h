@@ -18,7 +18,9 @@ class SNUG_API OutOfBudget final : public c10::OutOfMemoryError {
   const char* what() const noexcept override { return text_.c_str(); }
   std::uint64_t requested_bytes() const { return requested_; }
   std::uint64_t budget_bytes() const { return budget_; }
-  const trace::Snapshot& alive() const { return alive_; }  // at the moment of the refusal, the request not included
+  const trace::Snapshot& alive() const {
+    return alive_;
+  }  // at the moment of the refusal, the request not included
 
  private:
   std::uint64_t requested_;

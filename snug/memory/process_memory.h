@@ -1,4 +1,5 @@
-// Three figures that users confuse, told apart: what tensors hold, what torch's allocator holds, what the process holds.
+// Three figures that users confuse, told apart: what tensors hold, what torch's allocator holds, what the
+// process holds.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,18 +13,22 @@ namespace snug::memory {
 
 struct ProcessMemory {
   std::uint64_t allocated_bytes = 0;  // live tensors
-  std::uint64_t reserved_bytes = 0;   // held by torch's allocator: allocated + cached. On the CPU nothing is cached
-  std::uint64_t process_bytes = 0;    // as the driver (CUDA) or the kernel (CPU: resident set) reports it
-  std::string source;                 // where process_bytes comes from
+  std::uint64_t reserved_bytes =
+      0;  // held by torch's allocator: allocated + cached. On the CPU nothing is cached
+  std::uint64_t process_bytes = 0;  // as the driver (CUDA) or the kernel (CPU: resident set) reports it
+  std::string source;               // where process_bytes comes from
 
   // Owned by no allocator: context, libraries, code.
-  std::uint64_t outside_bytes() const { return process_bytes > reserved_bytes ? process_bytes - reserved_bytes : 0; }
+  std::uint64_t outside_bytes() const {
+    return process_bytes > reserved_bytes ? process_bytes - reserved_bytes : 0;
+  }
 };
 
 // `live_bytes`: the tracker's account of a CPU device; unused on CUDA, where torch keeps its own.
 SNUG_API ProcessMemory process_memory(c10::Device device, std::uint64_t live_bytes = 0);
 
-// Call before the first use of CUDA: what other processes hold then is taken off when the driver cannot name ours.
+// Call before the first use of CUDA: what other processes hold then is taken off when the driver cannot name
+// ours.
 SNUG_API void note_memory_before_context(c10::DeviceIndex device);
 
 // Caps torch's allocator so that allocator and outside together stay below `budget_bytes`; returns the cap.

@@ -33,7 +33,8 @@ class WatchedTensor final : public hooks::KeepSavedTensor {
 
   void call_pack_hook(const at::Tensor& tensor) override {
     KeepSavedTensor::call_pack_hook(tensor);
-    queue_->push(about(EventKind::Save, tensor, is_parameter(tensor) ? Category::Parameter : Category::Activation));
+    queue_->push(
+        about(EventKind::Save, tensor, is_parameter(tensor) ? Category::Parameter : Category::Activation));
   }
 
   at::Tensor call_unpack_hook() override {
@@ -48,7 +49,9 @@ class WatchedTensor final : public hooks::KeepSavedTensor {
 
 }  // namespace
 
-bool in_operator() noexcept { return operator_depth > 0; }
+bool in_operator() noexcept {
+  return operator_depth > 0;
+}
 
 void* block_of(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() ? tensor.storage().data_ptr().get_context() : nullptr;
@@ -64,7 +67,9 @@ void OperatorWatch::on_operator(hooks::OperatorCall& call) {
   between_();
 }
 
-std::unique_ptr<torch::autograd::SavedVariableHooks> SaveWatch::hooks() { return std::make_unique<WatchedTensor>(queue_); }
+std::unique_ptr<torch::autograd::SavedVariableHooks> SaveWatch::hooks() {
+  return std::make_unique<WatchedTensor>(queue_);
+}
 
 void GradientWatch::gradient_ready(const at::Tensor& leaf) {
   queue_.push(about(EventKind::Retag, leaf, Category::Parameter));

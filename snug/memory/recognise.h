@@ -1,5 +1,5 @@
-// Says what memory is for without tagging tensors: what autograd saves, what it accumulates, what operators make.
-// Internal to memory.
+// Says what memory is for without tagging tensors: what autograd saves, what it accumulates, what operators
+// make. Internal to memory.
 #pragma once
 
 #include <functional>
@@ -11,14 +11,15 @@
 
 namespace snug::memory {
 
-bool in_operator() noexcept;            // this thread is inside an operator that a tracker watches
+bool in_operator() noexcept;               // this thread is inside an operator that a tracker watches
 void* block_of(const at::Tensor& tensor);  // how the account knows the tensor's storage; null if it has none
 
 // Ops and the allocations made inside them.
 class OperatorWatch final : public hooks::OperatorListener {
  public:
   // `between` runs after each operator, outside every lock: the place to empty the queue.
-  OperatorWatch(EventQueue& queue, std::function<void()> between) : queue_(queue), between_(std::move(between)) {}
+  OperatorWatch(EventQueue& queue, std::function<void()> between)
+      : queue_(queue), between_(std::move(between)) {}
   void on_operator(hooks::OperatorCall& call) override;
 
  private:

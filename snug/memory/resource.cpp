@@ -15,12 +15,16 @@ namespace {
 class TorchCpu final : public Resource {
  public:
   void* allocate(std::size_t bytes) override { return c10::GetDefaultCPUAllocator()->raw_allocate(bytes); }
-  void deallocate(void* address, std::size_t) noexcept override { c10::GetDefaultCPUAllocator()->raw_deallocate(address); }
+  void deallocate(void* address, std::size_t) noexcept override {
+    c10::GetDefaultCPUAllocator()->raw_deallocate(address);
+  }
 };
 
 class FakeAddresses final : public Resource {
  public:
-  void* allocate(std::size_t bytes) override { return reinterpret_cast<void*>(next_.fetch_add((bytes + 63) / 64 * 64)); }
+  void* allocate(std::size_t bytes) override {
+    return reinterpret_cast<void*>(next_.fetch_add((bytes + 63) / 64 * 64));
+  }
   void deallocate(void*, std::size_t) noexcept override {}
 
  private:
@@ -37,11 +41,15 @@ std::shared_ptr<Resource> default_resource(c10::DeviceType device) {
   fail("memory resources exist for cpu and meta, not for ", c10::DeviceTypeName(device, /*lower_case=*/true));
 }
 
-std::shared_ptr<Resource> current_resource(c10::DeviceType device) { return DeviceAllocator::of(device).current(); }
+std::shared_ptr<Resource> current_resource(c10::DeviceType device) {
+  return DeviceAllocator::of(device).current();
+}
 
 ResourceScope::ResourceScope(c10::DeviceType device, std::shared_ptr<Resource> resource)
     : device_(device), outer_(DeviceAllocator::of(device).exchange(std::move(resource))) {}
 
-ResourceScope::~ResourceScope() { DeviceAllocator::of(device_).exchange(std::move(outer_)); }
+ResourceScope::~ResourceScope() {
+  DeviceAllocator::of(device_).exchange(std::move(outer_));
+}
 
 }  // namespace snug::memory

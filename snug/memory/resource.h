@@ -1,4 +1,5 @@
-// Where the bytes of tensors come from, in composable pieces: limit(track(default)). Each wraps another and works alone.
+// Where the bytes of tensors come from, in composable pieces: limit(track(default)). Each wraps another and
+// works alone.
 //
 //   auto tracked = std::make_shared<TrackingAllocator>(default_resource(at::kCPU), observer);
 //   auto limited = std::make_shared<LimitingAllocator>(tracked, 2_GiB);
@@ -28,8 +29,9 @@ SNUG_API std::shared_ptr<Resource> default_resource(c10::DeviceType device);
 // What new allocations of the device come from at the moment.
 SNUG_API std::shared_ptr<Resource> current_resource(c10::DeviceType device);
 
-// Makes `resource` the source of every new allocation of a device type (CPU or Meta), on all threads, until the scope
-// ends. What was allocated before or outlives the scope is freed where it came from, so `resource` is shared.
+// Makes `resource` the source of every new allocation of a device type (CPU or Meta), on all threads, until
+// the scope ends. What was allocated before or outlives the scope is freed where it came from, so `resource`
+// is shared.
 class SNUG_API ResourceScope {
  public:
   ResourceScope(c10::DeviceType device, std::shared_ptr<Resource> resource);

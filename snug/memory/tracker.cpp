@@ -25,7 +25,8 @@ constexpr std::size_t kQueueLength = 1 << 16;
 // CPU and Meta: limit(track(whatever was there)) in torch's allocator slot.
 class HostWatch final : public BlockObserver {
  public:
-  HostWatch(EventQueue& queue, c10::DeviceType device, std::uint64_t limit, std::function<trace::Snapshot()> alive)
+  HostWatch(EventQueue& queue, c10::DeviceType device, std::uint64_t limit,
+            std::function<trace::Snapshot()> alive)
       : queue_(queue),
         device_(device),
         upstream_(current_resource(device)),
@@ -42,7 +43,8 @@ class HostWatch final : public BlockObserver {
                  .bytes = bytes});
   }
   void on_free(void* address, std::size_t bytes) noexcept override {
-    queue_.push({.kind = EventKind::Free, .region = hooks::current_region(), .address = address, .bytes = bytes});
+    queue_.push(
+        {.kind = EventKind::Free, .region = hooks::current_region(), .address = address, .bytes = bytes});
   }
 
   bool adopt(const at::Tensor& tensor, Category category) {
@@ -86,8 +88,11 @@ class Tracker::Impl {
       check(!options.budget_bytes, "a tracker does not limit CUDA memory: cap torch's allocator instead");
       cuda_ = CudaTracker::attach(*queue_, device_.index() < 0 ? 0 : device_.index());
     } else {
-      host_.emplace(*queue_, device_.type(), options.budget_bytes.value_or(std::numeric_limits<std::uint64_t>::max() / 2),
-                    [this] { return with_account([](Account& account) { return account.ledger().live(account.names()); }); });
+      host_.emplace(
+          *queue_, device_.type(),
+          options.budget_bytes.value_or(std::numeric_limits<std::uint64_t>::max() / 2), [this] {
+            return with_account([](Account& account) { return account.ledger().live(account.names()); });
+          });
     }
   }
 
@@ -97,7 +102,10 @@ class Tracker::Impl {
       if (!tensor.defined() || !tensor.has_storage()) continue;
       void* address = block_of(tensor);
       if (with_account([&](Account& account) { return account.knows(address); })) {
-        queue_->push({.kind = EventKind::Retag, .category = category, .region = hooks::region_of_parameter(tensor), .address = address});
+        queue_->push({.kind = EventKind::Retag,
+                      .category = category,
+                      .region = hooks::region_of_parameter(tensor),
+                      .address = address});
       } else if (!host_ || tensor.device().type() != device_.type() || !host_->adopt(tensor, category)) {
         foreign += tensor.storage().nbytes();
       }
@@ -149,7 +157,9 @@ class Tracker::Impl {
 Tracker::Tracker(const TrackerOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 Tracker::~Tracker() = default;
 
-std::uint64_t Tracker::adopt(at::TensorList tensors, Category category) { return impl_->adopt(tensors, category); }
+std::uint64_t Tracker::adopt(at::TensorList tensors, Category category) {
+  return impl_->adopt(tensors, category);
+}
 
 void Tracker::mark(std::string_view name) {
   const auto id = impl_->with_account([&](Account& account) { return account.names().intern(name); });
@@ -174,7 +184,9 @@ trace::CategoryBytes Tracker::category_peaks() {
 void Tracker::reset_peak() {
   impl_->with_account([](Account& account) { account.ledger().reset_peak(); });
 }
-std::uint64_t Tracker::allocator_bytes() const { return impl_->allocator_bytes(); }
+std::uint64_t Tracker::allocator_bytes() const {
+  return impl_->allocator_bytes();
+}
 
 Tracker::Claim::Claim(Tracker& tracker, Category category)
     : tracker_(tracker),
@@ -182,7 +194,8 @@ Tracker::Claim::Claim(Tracker& tracker, Category category)
       first_(tracker.impl_->with_account([](Account& account) { return account.next_block(); })) {}
 
 Tracker::Claim::~Claim() {
-  tracker_.impl_->with_account([&](Account& account) { account.claim_since(first_, category_, account.last_time()); });
+  tracker_.impl_->with_account(
+      [&](Account& account) { account.claim_since(first_, category_, account.last_time()); });
 }
 
 }  // namespace snug::memory

@@ -1,4 +1,5 @@
-// Watches the memory of a program: live and peak bytes by category and region, on the CPU, on Meta or on a CUDA device.
+// Watches the memory of a program: live and peak bytes by category and region, on the CPU, on Meta or on a
+// CUDA device.
 //
 //   snug::memory::Tracker tracker;
 //   tracker.adopt(model->parameters(), trace::Category::Parameter);
@@ -28,8 +29,9 @@ struct TrackerOptions {
   trace::EventSink* sink = nullptr;           // gets every event; outlives the tracker
 };
 
-// Allocations and frees are seen on every thread; operators, saved tensors and gradients on the thread that made the
-// tracker and in the backwards it starts. Destroyed on that thread, before guards made earlier. One per device.
+// Allocations and frees are seen on every thread; operators, saved tensors and gradients on the thread that
+// made the tracker and in the backwards it starts. Destroyed on that thread, before guards made earlier. One
+// per device.
 class SNUG_API Tracker {
  public:
   explicit Tracker(const TrackerOptions& options = {});
@@ -37,8 +39,8 @@ class SNUG_API Tracker {
   Tracker(const Tracker&) = delete;  // it is a place in torch's stacks of hooks
   Tracker& operator=(const Tracker&) = delete;
 
-  // Says what tensors are for. Those older than the tracker join the account; memory that is not torch's (from_blob,
-  // mapped files) cannot, and its bytes are returned.
+  // Says what tensors are for. Those older than the tracker join the account; memory that is not torch's
+  // (from_blob, mapped files) cannot, and its bytes are returned.
   std::uint64_t adopt(at::TensorList tensors, trace::Category category);
 
   // What is made while the claim lives, outlives it, and nobody else claims, is of this category.
@@ -65,7 +67,8 @@ class SNUG_API Tracker {
   trace::Snapshot peak();
   trace::CategoryBytes category_peaks();
   void reset_peak();
-  // The allocator's own count: the limiter's on CPU and Meta, torch's allocated_bytes on CUDA. Equal to live_bytes().
+  // The allocator's own count: the limiter's on CPU and Meta, torch's allocated_bytes on CUDA. Equal to
+  // live_bytes().
   std::uint64_t allocator_bytes() const;
 
  private:

@@ -17,7 +17,8 @@ namespace snug::trace {
 enum class EventKind : std::uint8_t {
   Alloc,   // block, bytes, category
   Free,    // block
-  Retag,   // block, category: what the block is for became known; region: where it lives, if it was made outside
+  Retag,   // block, category: what the block is for became known; region: where it lives, if it was made
+           // outside
   Op,      // name: an operator ran (after the allocations it made)
   Save,    // block, bytes: autograd saved a tensor on this block
   Unpack,  // block: the backward asked for it

@@ -14,9 +14,12 @@ Precision parse_precision(std::string_view text) {
 
 std::string_view name(Precision precision) {
   switch (precision) {
-    case Precision::Fp32: return "fp32";
-    case Precision::Bf16: return "bf16";
-    case Precision::Fp16: return "fp16";
+    case Precision::Fp32:
+      return "fp32";
+    case Precision::Bf16:
+      return "bf16";
+    case Precision::Fp16:
+      return "fp16";
   }
   ensure(false, "unnamed precision");
   return {};
@@ -24,9 +27,12 @@ std::string_view name(Precision precision) {
 
 c10::ScalarType dtype(Precision precision) {
   switch (precision) {
-    case Precision::Fp32: return c10::kFloat;
-    case Precision::Bf16: return c10::kBFloat16;
-    case Precision::Fp16: return c10::kHalf;
+    case Precision::Fp32:
+      return c10::kFloat;
+    case Precision::Bf16:
+      return c10::kBFloat16;
+    case Precision::Fp16:
+      return c10::kHalf;
   }
   ensure(false, "precision without a type");
   return c10::kFloat;
@@ -38,21 +44,23 @@ OptimizerKind parse_optimizer(std::string_view text) {
   fail("--optimizer must be adamw or sgd, got \"", text, "\"");
 }
 
-std::string_view name(OptimizerKind kind) { return kind == OptimizerKind::AdamW ? "adamw" : "sgd"; }
+std::string_view name(OptimizerKind kind) {
+  return kind == OptimizerKind::AdamW ? "adamw" : "sgd";
+}
 
 void validate(const TrainConfig& config) {
   check(config.steps >= 1, "--steps must be at least 1, got ", config.steps);
   check(config.batch_size >= 1, "--batch-size must be at least 1, got ", config.batch_size);
   check(config.micro_batch >= 1, "--micro-batch must be at least 1, got ", config.micro_batch);
-  check(config.batch_size % config.micro_batch == 0, "--micro-batch ", config.micro_batch, " does not divide --batch-size ",
-        config.batch_size);
+  check(config.batch_size % config.micro_batch == 0, "--micro-batch ", config.micro_batch,
+        " does not divide --batch-size ", config.batch_size);
   check(config.seq_len >= 1, "--seq-len must be at least 1, got ", config.seq_len);
   check(config.seq_len <= config.model.max_positions, "--seq-len ", config.seq_len, " is longer than the ",
         config.model.max_positions, " positions of ", config.model_name);
   check(config.precision != Precision::Fp16,
         "--precision fp16 needs loss scaling, which snug does not have yet: use bf16 or fp32");
-  check(config.optimizer.warmup >= 0 && config.optimizer.warmup <= config.steps, "--warmup must be between 0 and --steps ",
-        config.steps, ", got ", config.optimizer.warmup);
+  check(config.optimizer.warmup >= 0 && config.optimizer.warmup <= config.steps,
+        "--warmup must be between 0 and --steps ", config.steps, ", got ", config.optimizer.warmup);
   for (auto [value, flag] : {std::pair{config.optimizer.lr, "--lr"}, {config.optimizer.clip, "--clip"}})
     check(std::isfinite(value) && value >= 0, flag, " must be 0 or a positive number, got ", value);
 }

@@ -56,8 +56,8 @@ struct TrainConfig {
   std::int64_t accumulation() const { return batch_size / micro_batch; }
 };
 
-// Throws Error, in the words of the command line, for what cannot be run: sizes below 1, a batch that the micro-batch does not
-// divide, a sequence longer than the model's positions, fp16.
+// Throws Error, in the words of the command line, for what cannot be run: sizes below 1, a batch that the
+// micro-batch does not divide, a sequence longer than the model's positions, fp16.
 SNUG_API void validate(const TrainConfig& config);
 SNUG_API Json to_json(const TrainConfig& config);
 

@@ -15,7 +15,8 @@ RunDirectory::RunDirectory(const fs::path& path, const Json& config) : path_(pat
   fs::create_directories(path_, error);
   check(!error, "--out-dir ", path_.string(), " cannot be made: ", error.message());
   for (const char* file : {"config.json", "metrics.jsonl"})
-    check(!fs::exists(path_ / file), "--out-dir ", path_.string(), " already holds a run (", file, " is there): choose another");
+    check(!fs::exists(path_ / file), "--out-dir ", path_.string(), " already holds a run (", file,
+          " is there): choose another");
   try {
     OutputFile file(path_ / "config.json");
     file.write(config.dump(2) + "\n");
@@ -34,8 +35,8 @@ void RunDirectory::append(const StepMetrics& metrics) {
     metrics_->write(fmt::format(
         R"({{"step":{},"loss":{:.9g},"gradient_norm":{:.9g},"lr":{:.9g},"seconds":{:.6f},"tokens_per_second":{:.1f},"peak_bytes":{}}})"
         "\n",
-        metrics.step, metrics.loss, metrics.gradient_norm, metrics.lr, metrics.seconds, metrics.tokens_per_second,
-        metrics.peak_bytes));
+        metrics.step, metrics.loss, metrics.gradient_norm, metrics.lr, metrics.seconds,
+        metrics.tokens_per_second, metrics.peak_bytes));
   } catch (const RunError&) {
     std::error_code ignored;
     fs::resize_file(file, whole_lines, ignored);  // no half line for a reader to stumble over

@@ -30,7 +30,8 @@ class SNUG_API RunDirectory {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path trace_path() const { return path_ / "trace"; }
 
-  static std::filesystem::path first_free(const std::filesystem::path& parent, const std::string& name);  // runs/tiny-1
+  static std::filesystem::path first_free(const std::filesystem::path& parent,
+                                          const std::string& name);  // runs/tiny-1
 
  private:
   std::filesystem::path path_;

@@ -10,18 +10,27 @@ capture::Captured predict(const TrainConfig& config, std::int64_t steps) {
   TrainConfig shape = config;
   // Half precision needs as many bytes as bf16, and an optimizer that exists.
   if (shape.precision == Precision::Fp16) shape.precision = Precision::Bf16;
-  return capture::capture(c10::kMeta, [&](memory::Tracker& tracker) {
+  trace::Snapshot setup_peak;
+  auto captured = capture::capture(c10::kMeta, [&](memory::Tracker& tracker) {
     TrainingSetup setup(shape, c10::kMeta, tracker);
+    // What is being built counts as temporary until it is claimed; the categories' own maxima are those of
+    // the steps.
+    setup_peak = tracker.peak();
+    tracker.reset_peak();
+    tracker.reset_peak();  // states are temporaries until they are claimed, which is not what a step needs
     const auto options = at::TensorOptions(at::kLong).device(c10::kMeta);
     for (std::int64_t step = 0; step < steps; ++step) {
       io::Batch batch;
       {
         auto claim = tracker.claim(trace::Category::Input);
-        batch = {at::empty({shape.batch_size, shape.seq_len}, options), at::empty({shape.batch_size, shape.seq_len}, options)};
+        batch = {at::empty({shape.batch_size, shape.seq_len}, options),
+                 at::empty({shape.batch_size, shape.seq_len}, options)};
       }
       run_step(setup, batch, shape, shape.batch_size * shape.seq_len, shape.optimizer.lr, tracker);
     }
   });
+  if (setup_peak.total > captured.peak.total) captured.peak = setup_peak;
+  return captured;
 }
 
 }  // namespace snug::train

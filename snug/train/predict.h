@@ -1,4 +1,5 @@
-// What a run will need, from a step on Meta: seconds, and no memory to speak of, whatever the size of the model.
+// What a run will need, from a step on Meta: seconds, and no memory to speak of, whatever the size of the
+// model.
 #pragma once
 
 #include "snug/base/export.h"

@@ -23,16 +23,19 @@ models::Llama make_model(const TrainConfig& config, c10::Device device, memory::
 
 }  // namespace
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters, const OptimizerConfig& config) {
+std::unique_ptr<optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters,
+                                                 const OptimizerConfig& config) {
   if (config.kind == OptimizerKind::Sgd)
     return std::make_unique<optim::Sgd>(
-        parameters, optim::SgdOptions{.lr = config.lr, .momentum = config.momentum, .weight_decay = config.weight_decay});
-  return std::make_unique<optim::AdamW>(parameters, optim::AdamWOptions{.lr = config.lr,
-                                                                        .beta1 = config.beta1,
-                                                                        .beta2 = config.beta2,
-                                                                        .eps = config.eps,
-                                                                        .weight_decay = config.weight_decay,
-                                                                        .decay_matrices_only = config.decay_matrices_only});
+        parameters,
+        optim::SgdOptions{.lr = config.lr, .momentum = config.momentum, .weight_decay = config.weight_decay});
+  return std::make_unique<optim::AdamW>(
+      parameters, optim::AdamWOptions{.lr = config.lr,
+                                      .beta1 = config.beta1,
+                                      .beta2 = config.beta2,
+                                      .eps = config.eps,
+                                      .weight_decay = config.weight_decay,
+                                      .decay_matrices_only = config.decay_matrices_only});
 }
 
 TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, memory::Tracker& tracker)
@@ -46,7 +49,8 @@ at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch, st
                                 std::int64_t target_count) {
   at::Tensor total;
   for (std::int64_t first = 0; first < batch.tokens.size(0); first += micro_batch) {
-    at::Tensor loss = model->loss_sum(batch.tokens.narrow(0, first, micro_batch), batch.targets.narrow(0, first, micro_batch));
+    at::Tensor loss = model->loss_sum(batch.tokens.narrow(0, first, micro_batch),
+                                      batch.targets.narrow(0, first, micro_batch));
     loss = loss / static_cast<double>(target_count);
     loss.backward();
     total = total.defined() ? total.add_(loss.detach()) : loss.detach();
@@ -54,8 +58,8 @@ at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch, st
   return total;
 }
 
-StepResult run_step(TrainingSetup& setup, const io::Batch& batch, const TrainConfig& config, std::int64_t target_count, double lr,
-                    memory::Tracker& tracker) {
+StepResult run_step(TrainingSetup& setup, const io::Batch& batch, const TrainConfig& config,
+                    std::int64_t target_count, double lr, memory::Tracker& tracker) {
   StepResult result;
   tracker.mark("forward and backward");
   result.loss = accumulate_gradients(setup.model, batch, config.micro_batch, target_count);

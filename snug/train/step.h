@@ -1,5 +1,5 @@
-// One optimizer step: forward and backward of every micro-batch, clip, update. Runs on CPU, CUDA and Meta alike: the same
-// code is measured and predicted.
+// One optimizer step: forward and backward of every micro-batch, clip, update. Runs on CPU, CUDA and Meta
+// alike: the same code is measured and predicted.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,8 @@
 
 namespace snug::train {
 
-SNUG_API std::unique_ptr<optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters, const OptimizerConfig& config);
+SNUG_API std::unique_ptr<optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters,
+                                                          const OptimizerConfig& config);
 
 // Model and optimizer on one device, their memory claimed with the tracker.
 struct SNUG_API TrainingSetup {
@@ -29,14 +30,15 @@ struct StepResult {
   at::Tensor gradient_norm;  // before clipping
 };
 
-// Adds the gradients of the whole batch, micro-batch by micro-batch. The loss is the sum over all targets divided by their
-// number, whatever the split, so the gradients do not depend on it. target_count: targets that are not -100.
-SNUG_API at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch, std::int64_t micro_batch,
-                                         std::int64_t target_count);
+// Adds the gradients of the whole batch, micro-batch by micro-batch. The loss is the sum over all targets
+// divided by their number, whatever the split, so the gradients do not depend on it. target_count: targets
+// that are not -100.
+SNUG_API at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch,
+                                         std::int64_t micro_batch, std::int64_t target_count);
 
 // The whole step; gradients are freed at its end.
-SNUG_API StepResult run_step(TrainingSetup& setup, const io::Batch& batch, const TrainConfig& config, std::int64_t target_count,
-                             double lr, memory::Tracker& tracker);
+SNUG_API StepResult run_step(TrainingSetup& setup, const io::Batch& batch, const TrainConfig& config,
+                             std::int64_t target_count, double lr, memory::Tracker& tracker);
 
 SNUG_API std::int64_t count_targets(const at::Tensor& targets);
 

@@ -6,7 +6,8 @@ namespace snug::train {
 
 TraceRecorder::TraceRecorder(const std::filesystem::path& path, const TrainConfig& config, std::int64_t steps)
     : steps_left_(steps) {
-  if (!path.empty()) writer_.emplace(path, trace::TraceInfo{.device = config.device.str(), .about = to_json(config)});
+  if (!path.empty())
+    writer_.emplace(path, trace::TraceInfo{.device = config.device.str(), .about = to_json(config)});
 }
 
 TraceRecorder::~TraceRecorder() {

@@ -11,7 +11,8 @@ namespace snug::train {
 
 class TraceRecorder final : public trace::EventSink {
  public:
-  TraceRecorder(const std::filesystem::path& path, const TrainConfig& config, std::int64_t steps);  // empty path: no trace
+  TraceRecorder(const std::filesystem::path& path, const TrainConfig& config,
+                std::int64_t steps);  // empty path: no trace
   // A run that failed for want of memory leaves its trace: it shows why. Never throws.
   ~TraceRecorder() override;
 

@@ -22,7 +22,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-io::Batch load_batch(const io::TokenDataset& data, const TrainConfig& config, std::int64_t step, memory::Tracker& tracker) {
+io::Batch load_batch(const io::TokenDataset& data, const TrainConfig& config, std::int64_t step,
+                     memory::Tracker& tracker) {
   auto claim = tracker.claim(trace::Category::Input);
   const io::Batch batch = data.batch(static_cast<std::uint64_t>(step * config.batch_size), config.batch_size);
   return {batch.tokens.to(config.device), batch.targets.to(config.device)};
@@ -104,7 +105,10 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
     const double lr = optim::learning_rate(schedule, step);
     const StepResult stepped = run_step(setup, batch, config, count_targets(batch.targets), lr, tracker);
 
-    StepMetrics metrics{.step = step + 1, .loss = stepped.loss.item<double>(), .gradient_norm = stepped.gradient_norm.item<double>(), .lr = lr};
+    StepMetrics metrics{.step = step + 1,
+                        .loss = stepped.loss.item<double>(),
+                        .gradient_norm = stepped.gradient_norm.item<double>(),
+                        .lr = lr};
     metrics.seconds = seconds_since(start);
     metrics.tokens_per_second = static_cast<double>(config.batch_size * config.seq_len) / metrics.seconds;
     metrics.peak_bytes = peaks.take(result.measured);
@@ -121,7 +125,8 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
   result.interrupted = result.steps < config.steps;
   if (result.steps > 0) {
     result.measured.step_seconds = median_after_first(seconds);
-    result.tokens_per_second = static_cast<double>(config.batch_size * config.seq_len) / result.measured.step_seconds;
+    result.tokens_per_second =
+        static_cast<double>(config.batch_size * config.seq_len) / result.measured.step_seconds;
   }
   return result;
 }

@@ -17,18 +17,18 @@
 namespace snug::train {
 
 struct TrainOptions {
-  std::filesystem::path out_dir;                          // empty: nothing is written
-  std::filesystem::path trace;                            // empty: no trace
-  std::int64_t traced_steps = 3;                          // the trace ends after this many
+  std::filesystem::path out_dir;  // empty: nothing is written
+  std::filesystem::path trace;    // empty: no trace
+  std::int64_t traced_steps = 3;  // the trace ends after this many
   std::function<void(const capture::Captured&)> on_prediction;
   std::function<void(const StepMetrics&)> on_step;
-  const std::atomic<bool>* stop = nullptr;                // set (by Ctrl-C): the run ends after the current step
+  const std::atomic<bool>* stop = nullptr;  // set (by Ctrl-C): the run ends after the current step
 };
 
 struct Measured {
-  trace::Snapshot peak;             // at the moment of the peak
-  memory::ProcessMemory memory;     // allocated, reserved, process: the highest seen at the end of a step
-  double step_seconds = 0;          // median, without the first step if there are more
+  trace::Snapshot peak;          // at the moment of the peak
+  memory::ProcessMemory memory;  // allocated, reserved, process: the highest seen at the end of a step
+  double step_seconds = 0;       // median, without the first step if there are more
 };
 
 struct TrainResult {
@@ -43,8 +43,8 @@ struct TrainResult {
   SNUG_API std::uint64_t budget_use_bytes(c10::Device device) const;  // what counts against the budget there
 };
 
-// Throws Error for bad input before anything is written, memory::OutOfBudget or c10::OutOfMemoryError when memory runs out,
-// RunError when the run fails otherwise.
+// Throws Error for bad input before anything is written, memory::OutOfBudget or c10::OutOfMemoryError when
+// memory runs out, RunError when the run fails otherwise.
 SNUG_API TrainResult train(const TrainConfig& config, const TrainOptions& options = {});
 
 }  // namespace snug::train

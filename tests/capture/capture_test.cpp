@@ -73,7 +73,10 @@ TEST(Capture, RefusesAutocast) {
 }
 
 TEST(Capture, AnErrorOfTheModelPassesUntouched) {
-  EXPECT_THROW(capture(c10::kMeta, [](memory::Tracker&) { at::ones({2, 3}, kMetaFloat).mm(at::ones({2, 3}, kMetaFloat)); }),
+  EXPECT_THROW(capture(c10::kMeta,
+                       [](memory::Tracker&) {
+                         at::ones({2, 3}, kMetaFloat).mm(at::ones({2, 3}, kMetaFloat));
+                       }),
                c10::Error);
 }
 

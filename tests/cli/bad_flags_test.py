@@ -24,7 +24,7 @@ class BadFlags(CommandTest):
                               ("--batch-size", "2.5"), ("--steps", "-1"), ("--steps", "0"), ("--steps", "5x"),
                               ("--micro-batch", "0"), ("--accumulation", "-2"), ("--seq-len", "0"), ("--lr", "nan"),
                               ("--lr", "-1"), ("--lr", "inf"), ("--lr", "fast"), ("--clip", "-1"), ("--seed", "-1"),
-                              ("--beta1", "1.5"), ("--warmup", "-1"), ("--shuffle", "x")]:
+                              ("--beta1", "1.5"), ("--beta2", "1"), ("--warmup", "-1"), ("--shuffle", "x")]:
             with self.subTest(option=option, value=value):
                 self.refuses("train", option, value, says=[option, value])
         for value in ("0", "-7e9", "7.5", "nan", "1e300", "seven"):

@@ -21,7 +21,7 @@ class Budget(CommandTest):
         self.assertEqual(result.stdout, "")
         self.assertIn("this run will be stopped", result.stderr)
         report = result.stderr[result.stderr.index("snug: out of budget"):]
-        for part in ("parameters", "optimizer", "activations", "region", "layers.0", "--micro-batch"):
+        for part in ("parameters", "optimizer", "activations", "region", "layers.", "--micro-batch"):
             self.assertIn(part, report)
 
     def test_one_byte_less_stops_it_too(self):

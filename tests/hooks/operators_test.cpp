@@ -19,14 +19,16 @@ struct Names : OperatorListener {
   std::vector<std::string> names;
 };
 
-at::Tensor leaf() { return at::ones({2, 2}).requires_grad_(); }
+at::Tensor leaf() {
+  return at::ones({2, 2}).requires_grad_();
+}
 
 TEST(Operators, ForwardAndBackwardAreSeenInOrder) {
   at::Tensor x = leaf();
   Names seen;
   OperatorListenerGuard guard(seen);
   (x * 3).sum().backward();
-  const std::vector<std::string> expected = {"aten::mul", "aten::sum", "aten::ones_like",
+  const std::vector<std::string> expected = {"aten::mul",    "aten::sum", "aten::ones_like",
                                              "aten::expand", "aten::mul", "aten::detach"};
   EXPECT_EQ(seen.names, expected);
 }

@@ -54,7 +54,8 @@ TEST(Region, BackwardVisitsTheRegionsInReverse) {
   RegionListenerGuard guard(log);
   model.loss().backward();
   EXPECT_EQ(log.lines, kForward + kBackward);
-  EXPECT_EQ(log.ready, (std::vector<const c10::TensorImpl*>{model.b.unsafeGetTensorImpl(), model.a.unsafeGetTensorImpl()}));
+  EXPECT_EQ(log.ready, (std::vector<const c10::TensorImpl*>{model.b.unsafeGetTensorImpl(),
+                                                            model.a.unsafeGetTensorImpl()}));
 }
 
 TEST(Region, OperatorsOfTheBackwardRunInTheRegionOfTheirForward) {
@@ -117,7 +118,8 @@ TEST(Region, AutogradGradIsVisitedWithoutAccumulation) {
 
 struct Failing : torch::autograd::Function<Failing> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list) {
     throw std::runtime_error("failed in backward");
   }
 };

@@ -7,7 +7,6 @@
 
 #include <thread>
 
-
 namespace snug::hooks {
 namespace {
 
@@ -42,7 +41,9 @@ struct CountingPolicy : SavedTensorPolicy {
   Counts counts;
 };
 
-at::Tensor model(const at::Tensor& x, const at::Tensor& w) { return at::tanh(x.mm(w)).pow(2).sum(); }
+at::Tensor model(const at::Tensor& x, const at::Tensor& w) {
+  return at::tanh(x.mm(w)).pow(2).sum();
+}
 
 struct Problem {
   at::Tensor x = at::randn({4, 3});
@@ -88,7 +89,8 @@ TEST(SavedTensors, ARetainedGraphUnpacksAgain) {
 TEST(SavedTensors, AutogradGradAndDoubleBackwardAgreeWithPlainAutograd) {
   Problem problem;
   auto second_order = [&] {
-    at::Tensor first = ag::grad({model(problem.x, problem.w)}, {problem.w}, {}, true, /*create_graph=*/true)[0];
+    at::Tensor first =
+        ag::grad({model(problem.x, problem.w)}, {problem.w}, {}, true, /*create_graph=*/true)[0];
     return ag::grad({first.pow(2).sum()}, {problem.w})[0];
   };
   const at::Tensor expected = second_order();

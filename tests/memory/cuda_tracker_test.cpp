@@ -105,7 +105,8 @@ TEST_F(CudaTracker, LedgerEqualsAllocatedBytesAtEveryEventOfATrainingStep) {
     const auto& event = collect.events[k];
     const std::uint64_t live_before = ledger.live_bytes();
     ledger.apply(event);
-    if (k < before || (event.kind != trace::EventKind::Alloc && event.kind != trace::EventKind::Free)) continue;
+    if (k < before || (event.kind != trace::EventKind::Alloc && event.kind != trace::EventKind::Free))
+      continue;
     ASSERT_LT(i, witness().entries.size());
     const auto [action, torchs] = witness().entries[i++];
     ASSERT_EQ(action == TraceEntry::ALLOC, event.kind == trace::EventKind::Alloc);
@@ -126,7 +127,8 @@ TEST_F(CudaTracker, TheWorkerThreadOfTheBackwardIsWatched) {
   loss.backward();
   loss.reset();
   const auto backward = tracker.live();
-  EXPECT_GE(backward[Category::Gradient], (300u * 1111 + 1111 + 1111 * 77 + 77) * 4) << "in torch's blocks, so rounded up";
+  EXPECT_GE(backward[Category::Gradient], (300u * 1111 + 1111 + 1111 * 77 + 77) * 4)
+      << "in torch's blocks, so rounded up";
   EXPECT_EQ(backward[Category::Activation], 0u);
   bool found = false;
   for (const auto& region : backward.regions)

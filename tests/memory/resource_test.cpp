@@ -45,7 +45,9 @@ struct Kind {
 
 class ResourceContract : public testing::TestWithParam<Kind> {
  protected:
-  at::Tensor tensor(std::int64_t bytes) { return at::empty({bytes}, at::TensorOptions(at::kByte).device(GetParam().device)); }
+  at::Tensor tensor(std::int64_t bytes) {
+    return at::empty({bytes}, at::TensorOptions(at::kByte).device(GetParam().device));
+  }
   Books books;
   std::shared_ptr<Resource> resource = GetParam().make(books);
 };
@@ -181,7 +183,9 @@ TEST(Resource, LimitsNest) {
   at::Tensor fits = at::empty({1000}, at::kByte);
 }
 
-TEST(Resource, CudaHasNoResource) { EXPECT_THROW(default_resource(c10::kCUDA), snug::Error); }
+TEST(Resource, CudaHasNoResource) {
+  EXPECT_THROW(default_resource(c10::kCUDA), snug::Error);
+}
 
 }  // namespace
 }  // namespace snug::memory

@@ -106,7 +106,8 @@ TEST(Tracker, EveryByteOfATrainingStepHasAName) {
   trace::Snapshot forward = tracker.live();
   EXPECT_EQ(forward[Category::Parameter], kParameterBytes);
   EXPECT_EQ(forward[Category::Input], 32u * 64 * 4);
-  EXPECT_GE(forward[Category::Activation], 32u * (128 + 128) * 4) << "the input and the output of gelu are saved";
+  EXPECT_GE(forward[Category::Activation], 32u * (128 + 128) * 4)
+      << "the input and the output of gelu are saved";
   loss.backward();
   loss.reset();
   trace::Snapshot backward = tracker.live();
@@ -128,7 +129,8 @@ TEST(Tracker, ActivationsAndGradientsCarryTheirRegion) {
   auto model = std::make_shared<Mlp>();
   at::Tensor loss = model->loss(at::randn({32, 64}));
   const auto forward = tracker.live();
-  auto bytes = [](const trace::Snapshot& snapshot, const std::string& name, Category category) -> std::uint64_t {
+  auto bytes = [](const trace::Snapshot& snapshot, const std::string& name,
+                  Category category) -> std::uint64_t {
     for (const auto& region : snapshot.regions)
       if (region.name == name) return region.bytes[static_cast<std::size_t>(category)];
     return 0;
@@ -168,8 +170,9 @@ TEST(Tracker, ForeignMemoryIsToldApart) {
   ASSERT_NE(mapped, MAP_FAILED);
   Tracker tracker;
   {
-    std::vector<at::Tensor> foreign = {at::from_blob(mine.data(), {100}),
-                                       at::from_blob(mapped, {1024}, [](void* address) { munmap(address, 4096); })};
+    std::vector<at::Tensor> foreign = {
+        at::from_blob(mine.data(), {100}),
+        at::from_blob(mapped, {1024}, [](void* address) { munmap(address, 4096); })};
     EXPECT_EQ(tracker.adopt(foreign, Category::Parameter), 400u + 4096u);
     (foreign[0] + 1).sum();
   }
@@ -282,7 +285,8 @@ TEST(Tracker, GradientsAreThoseOfAnUnwatchedStep) {
   }
   Tracker tracker;
   model->loss(x).backward();
-  for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(at::equal(model->parameters()[i].grad(), plain[i]));
+  for (std::size_t i = 0; i < plain.size(); ++i)
+    EXPECT_TRUE(at::equal(model->parameters()[i].grad(), plain[i]));
 }
 
 TEST(Tracker, OperatorsSavesAndMarksAreInTheTrace) {

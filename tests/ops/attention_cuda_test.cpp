@@ -16,7 +16,7 @@ using namespace snug::testing;
 class AttentionCuda : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU here: attention on CUDA was not tested";
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: attention on CUDA was not tested";
     at::manual_seed(7);
   }
 };
@@ -25,7 +25,8 @@ AttentionInputs on_gpu(const AttentionInputs& in) {
   return {in.query.cuda(), in.key.cuda(), in.value.cuda(), in.grad.cuda()};
 }
 
-// In fp32 with grouped heads torch takes the quadratic path, whose matrix products round less than any blockwise kernel.
+// In fp32 with grouped heads torch takes the quadratic path, whose matrix products round less than any
+// blockwise kernel.
 constexpr double kRounding = 4e-6;
 
 TEST_F(AttentionCuda, IsAsExactAsTorch) {

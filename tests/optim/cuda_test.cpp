@@ -19,7 +19,7 @@ using testing::random_parameters;
 class OptimCuda : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!at::hasCUDA()) GTEST_SKIP() << "no CUDA device";
+    if (!at::hasCUDA()) GTEST_SKIP() << "NO GPU: optimizers on CUDA were not tested";
   }
 };
 

@@ -17,7 +17,8 @@ class Split : public testing::TestWithParam<std::int64_t> {};
 
 // Documents of unequal length: each row's targets end somewhere else, one row has none at all.
 io::Batch unequal_documents(std::int64_t rows, std::int64_t tokens, std::int64_t vocabulary) {
-  io::Batch batch{at::randint(vocabulary, {rows, tokens}, at::kLong), at::randint(vocabulary, {rows, tokens}, at::kLong)};
+  io::Batch batch{at::randint(vocabulary, {rows, tokens}, at::kLong),
+                  at::randint(vocabulary, {rows, tokens}, at::kLong)};
   for (std::int64_t row = 0; row < rows; ++row) batch.targets[row].slice(0, (row * 7) % tokens).fill_(-100);
   return batch;
 }
@@ -25,7 +26,8 @@ io::Batch unequal_documents(std::int64_t rows, std::int64_t tokens, std::int64_t
 Gradients gradients(const TrainConfig& config, const io::Batch& batch, std::int64_t micro_batch) {
   at::manual_seed(5);
   models::Llama model(config.model);
-  Gradients result{accumulate_gradients(model, batch, micro_batch, count_targets(batch.targets)).item<double>(), {}};
+  Gradients result{
+      accumulate_gradients(model, batch, micro_batch, count_targets(batch.targets)).item<double>(), {}};
   for (const auto& parameter : model->parameters()) result.tensors.push_back(parameter.grad());
   return result;
 }

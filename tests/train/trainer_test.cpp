@@ -9,6 +9,7 @@
 #include "snug/base/error.h"
 #include "snug/memory/out_of_budget.h"
 #include "snug/report/peak.h"
+#include "snug/train/predict.h"
 #include "tests/train/random_shape.h"
 
 namespace snug::train {
@@ -54,7 +55,8 @@ TEST_F(Trainer, AlmostNothingAtThePeakIsUnclaimed) {
   EXPECT_LE(result.measured.peak[Category::Other] * 100, result.measured.peak.total);
   EXPECT_GT(result.measured.peak[Category::Parameter], 0u);
   EXPECT_GT(result.measured.peak[Category::Activation], 0u);
-  EXPECT_EQ(result.measured.peak[Category::Optimizer], 2 * result.measured.peak[Category::Parameter] + 4 * 74);
+  EXPECT_EQ(result.measured.peak[Category::Optimizer],
+            2 * result.measured.peak[Category::Parameter] + 4 * 74);
 }
 
 TEST_F(Trainer, TheBudgetAtTheMeasuredPeakHoldsAndBelowItStops) {
@@ -98,7 +100,8 @@ TEST_F(Trainer, Bf16KeepsAWholeMasterAndItsPeakIsPredicted) {
   const TrainResult result = train(config);
   const auto& peak = result.measured.peak;
   EXPECT_EQ(peak[Category::Optimizer], 6 * peak[Category::Parameter] + 4 * 74);
-  EXPECT_NEAR(static_cast<double>(peak.total), static_cast<double>(result.predicted.peak.total), 0.01 * peak.total);
+  EXPECT_NEAR(static_cast<double>(peak.total), static_cast<double>(result.predicted.peak.total),
+              0.01 * peak.total);
 }
 
 TEST_F(Trainer, WritesTheRunDirectory) {
@@ -111,7 +114,8 @@ TEST_F(Trainer, WritesTheRunDirectory) {
   while (std::getline(metrics, line)) {
     const Json json = Json::parse(line);
     EXPECT_EQ(json.at("step"), ++lines);
-    for (const char* key : {"loss", "tokens_per_second", "peak_bytes"}) EXPECT_TRUE(json.at(key).is_number()) << key;
+    for (const char* key : {"loss", "tokens_per_second", "peak_bytes"})
+      EXPECT_TRUE(json.at(key).is_number()) << key;
   }
   EXPECT_EQ(lines, 2);
   EXPECT_EQ(read_json(out / "config.json").at("batch_size"), 2);
@@ -125,9 +129,10 @@ TEST_F(Trainer, StopsAfterTheCurrentStepWhenAsked) {
   TrainConfig config = small();
   config.steps = 1000;
   std::atomic<bool> stop{false};
-  const TrainResult result = train(config, {.out_dir = folder / "run",
-                                            .on_step = [&](const StepMetrics& metrics) { stop = metrics.step == 2; },
-                                            .stop = &stop});
+  const TrainResult result =
+      train(config, {.out_dir = folder / "run",
+                     .on_step = [&](const StepMetrics& metrics) { stop = metrics.step == 2; },
+                     .stop = &stop});
   EXPECT_EQ(result.steps, 2);
   EXPECT_TRUE(result.interrupted);
   std::ifstream metrics(folder / "run" / "metrics.jsonl");
@@ -137,8 +142,29 @@ TEST_F(Trainer, StopsAfterTheCurrentStepWhenAsked) {
 TEST_F(Trainer, TheTraceOfARunThatRanOutOfMemoryIsKept) {
   TrainConfig config = small();
   config.budget_bytes = train(config).measured.peak.total * 9 / 10;
-  EXPECT_THROW(train(config, {.out_dir = folder / "run", .trace = folder / "run" / "trace"}), memory::OutOfBudget);
+  EXPECT_THROW(train(config, {.out_dir = folder / "run", .trace = folder / "run" / "trace"}),
+               memory::OutOfBudget);
   EXPECT_LE(report::summarise(folder / "run" / "trace").peak.total, *config.budget_bytes);
+}
+
+TEST_F(Trainer, WithTwoThreadsTheDifferenceIsNamedByCategory) {
+  at::set_num_threads(2);
+  TrainConfig config = small();
+  config.seq_len = 200;
+  const TrainResult result = train(config);
+  const auto& predicted = result.predicted.peak;
+  const auto& measured = result.measured.peak;
+  for (Category category : trace::kAllCategories)
+    if (category != Category::Temporary)
+      EXPECT_EQ(predicted[category], measured[category]) << trace::name(category);
+  EXPECT_NEAR(static_cast<double>(predicted.total), static_cast<double>(measured.total),
+              0.01 * measured.total);
+}
+
+TEST_F(Trainer, ThePredictedMaximumOfTemporariesIsThatOfAStep) {
+  const capture::Captured captured = predict(small(), 1);
+  EXPECT_LT(captured.category_peaks[static_cast<std::size_t>(Category::Temporary)],
+            captured.peak[Category::Parameter]);
 }
 
 TEST(TrainConfig, RefusesWhatCannotRun) {
@@ -154,7 +180,11 @@ TEST(TrainConfig, RefusesWhatCannotRun) {
   };
   EXPECT_EQ(message([](auto&) {}), "accepted");
   EXPECT_EQ(message([](auto& c) { c.batch_size = 0; }), "--batch-size must be at least 1, got 0");
-  EXPECT_EQ(message([](auto& c) { c.micro_batch = 3; c.batch_size = 8; }), "--micro-batch 3 does not divide --batch-size 8");
+  EXPECT_EQ(message([](auto& c) {
+              c.micro_batch = 3;
+              c.batch_size = 8;
+            }),
+            "--micro-batch 3 does not divide --batch-size 8");
   EXPECT_NE(message([](auto& c) { c.seq_len = 1 << 20; }).find("positions"), std::string::npos);
   EXPECT_NE(message([](auto& c) { c.precision = Precision::Fp16; }).find("fp16"), std::string::npos);
   EXPECT_NE(message([](auto& c) { c.optimizer.lr = NAN; }).find("--lr"), std::string::npos);
