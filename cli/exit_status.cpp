@@ -31,15 +31,15 @@ std::string first_line(std::string_view text) {
   return std::string(text.substr(0, text.find('\n')));
 }
 
+// Not by fmt::print, which throws where standard error cannot be written.
 int say(ExitStatus status, std::string_view message) {
-  fmt::print(stderr, "snug: {}\n", message);
+  std::fputs(fmt::format("snug: {}\n", message).c_str(), stderr);
   return status;
 }
 
 int say_what_was_alive(std::string_view report) {
   while (report.ends_with('\n')) report.remove_suffix(1);
-  fmt::print(stderr, "snug: {}\n\n{}\n", report, kWhatHelps);
-  return kRunFailed;
+  return say(kRunFailed, fmt::format("{}\n\n{}", report, kWhatHelps));
 }
 
 }  // namespace

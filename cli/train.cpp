@@ -48,10 +48,11 @@ std::string run_name(const std::string& model) {
 
 void warn_if_above_budget(const TrainConfig& config, std::uint64_t predicted) {
   if (!config.budget_bytes || predicted <= *config.budget_bytes) return;
-  fmt::print(stderr,
-             "snug: warning: predicted peak {} exceeds the budget {} by {}; this run will be stopped\n",
-             format_bytes(predicted), format_bytes(*config.budget_bytes),
-             format_bytes(predicted - *config.budget_bytes));
+  const std::string warning =
+      fmt::format("snug: warning: predicted peak {} exceeds the budget {} by {}; this run will be stopped\n",
+                  format_bytes(predicted), format_bytes(*config.budget_bytes),
+                  format_bytes(predicted - *config.budget_bytes));
+  std::fputs(warning.c_str(), stderr);
 }
 
 void run(const Flags& flags) {

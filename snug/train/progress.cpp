@@ -22,6 +22,13 @@ std::size_t width_of(std::FILE* terminal) {
   return ioctl(fileno(terminal), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUnknownWidth;
 }
 
+std::string peak_text(const StepMetrics& metrics, const ProgressOptions& options) {
+  const std::string peak = "peak " + format_bytes(metrics.peak_bytes);
+  if (!options.budget_bytes) return peak;
+  const double part = static_cast<double>(metrics.peak_bytes) / static_cast<double>(*options.budget_bytes);
+  return fmt::format("{} ({:.0f} % of budget)", peak, 100 * part);
+}
+
 }  // namespace
 
 Progress::Progress(const ProgressOptions& options)
@@ -39,18 +46,23 @@ void Progress::show(const StepMetrics& metrics) {
   if (terminal_) {
     draw_bar(metrics);
   } else {
-    fmt::print(options_.out, "{}\n", step_line(metrics, options_));
+    std::fputs((step_line(metrics, options_) + "\n").c_str(), options_.out);
   }
   std::fflush(options_.out);
 }
 
 void Progress::draw_bar(const StepMetrics& metrics) {
+  const std::size_t width = width_of(options_.out) - 1;  // a line that wraps could not be drawn over
+  const std::string cells = bar(metrics.step, options_.steps, kBarCells);
   const double left = metrics.seconds * static_cast<double>(options_.steps - metrics.step);
-  std::string line = fmt::format("{} {} | {} left", bar(metrics.step, options_.steps, kBarCells),
-                                 step_line(metrics, options_), format_seconds(left));
-  // A line that wraps could not be drawn over.
-  line.resize(std::min(line.size(), width_of(options_.out) - 1));
-  fmt::print(options_.out, "\r{}\x1b[K", line);
+  std::string line =
+      fmt::format("{} {} | {} left", cells, step_line(metrics, options_), format_seconds(left));
+  if (line.size() > width) {
+    line = fmt::format("{} step {}/{} | loss {:.3f} | {}", cells, metrics.step, options_.steps, metrics.loss,
+                       peak_text(metrics, options_));
+  }
+  line.resize(std::min(line.size(), width));
+  std::fputs(("\r" + line + "\x1b[K").c_str(), options_.out);
   on_bar_ = true;
 }
 
@@ -62,15 +74,10 @@ void Progress::end() {
 }
 
 std::string step_line(const StepMetrics& metrics, const ProgressOptions& options) {
-  std::string line = fmt::format("step {}/{} | loss {:.3f} | norm {:.2f} | {} tok/s | {} | peak {}",
-                                 metrics.step, options.steps, metrics.loss, metrics.gradient_norm,
-                                 grouped(static_cast<std::uint64_t>(std::llround(metrics.tokens_per_second))),
-                                 format_seconds(metrics.seconds), format_bytes(metrics.peak_bytes));
-  if (options.budget_bytes) {
-    line += fmt::format(" ({:.0f} % of budget)", 100 * static_cast<double>(metrics.peak_bytes) /
-                                                     static_cast<double>(*options.budget_bytes));
-  }
-  return line;
+  const auto tokens_per_second = static_cast<std::uint64_t>(std::llround(metrics.tokens_per_second));
+  return fmt::format("step {}/{} | loss {:.3f} | norm {:.2f} | {} tok/s | {} | {}", metrics.step,
+                     options.steps, metrics.loss, metrics.gradient_norm, grouped(tokens_per_second),
+                     format_seconds(metrics.seconds), peak_text(metrics, options));
 }
 
 std::string bar(std::int64_t done, std::int64_t total, std::size_t cells) {

@@ -19,7 +19,7 @@ class CommandTest(unittest.TestCase):
 
     def snug(self, *arguments, **options):
         return subprocess.run([SNUG, *map(str, arguments)], cwd=self.folder, text=True, timeout=120,
-                              stdout=options.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE, **options)
+                              **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
 
     def succeeds(self, *arguments, **options):
         result = self.snug(*arguments, **options)

@@ -48,6 +48,11 @@ class Report(CommandTest):
         self.assertEqual(result.returncode, 3)
         self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
 
+    def test_a_full_standard_error_changes_no_status(self):
+        with open("/dev/full", "w") as full:
+            self.assertEqual(self.snug("report", "missing.trace", stderr=full).returncode, 2)
+            self.assertEqual(self.snug("train", "--steps", 1, *SMALL, stderr=full).returncode, 0)
+
 
 class Help(CommandTest):
     def test_every_verb_teaches_by_examples(self):

@@ -154,9 +154,10 @@ TEST_F(Trainer, WithTwoThreadsTheDifferenceIsNamedByCategory) {
   const TrainResult result = train(config);
   const auto& predicted = result.predicted.peak;
   const auto& measured = result.measured.peak;
-  for (Category category : trace::kAllCategories)
-    if (category != Category::Temporary)
-      EXPECT_EQ(predicted[category], measured[category]) << trace::name(category);
+  for (Category category : trace::kAllCategories) {
+    if (category == Category::Temporary) continue;
+    EXPECT_EQ(predicted[category], measured[category]) << trace::name(category);
+  }
   EXPECT_NEAR(static_cast<double>(predicted.total), static_cast<double>(measured.total),
               0.01 * measured.total);
 }
