@@ -13,9 +13,9 @@ ctest --test-dir "$build" --output-on-failure -j4 >"$results/ctest.log" 2>&1 || 
 tail -45 "$results/ctest.log"
 {
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
-  for device in cuda cpu; do
-    echo "\$ tracking_overhead $device"
-    "$build/bin/tracking_overhead" $device
+  for problem in "cuda" "cuda small" "cpu"; do
+    echo "\$ tracking_overhead $problem"
+    "$build/bin/tracking_overhead" $problem
   done
   echo "\$ 01_track cuda"
   "$build/bin/01_track" cuda

@@ -2,6 +2,8 @@
 // calls.
 #pragma once
 
+#include <c10/util/flat_hash_map.h>
+
 #include <unordered_map>
 
 #include "snug/memory/event_queue.h"
@@ -15,7 +17,7 @@ class Account {
   explicit Account(trace::EventSink* sink) : sink_(sink) {}
 
   void apply(const RawEvent& raw);
-  bool knows(void* address) const { return blocks_.contains(address); }
+  bool knows(void* address) const { return blocks_.find(address) != blocks_.end(); }
 
   // Blocks numbered from `first` on that are alive and that nobody claimed become `category`.
   void claim_since(trace::BlockId first, trace::Category category, std::int64_t time_ns);
@@ -41,7 +43,7 @@ class Account {
   trace::EventSink* sink_;
   trace::Ledger ledger_;
   trace::NameTable names_;
-  std::unordered_map<void*, Block> blocks_;
+  ska::flat_hash_map<void*, Block> blocks_;  // one insertion and one removal per allocation
   std::unordered_map<hooks::RegionId, trace::NameId> regions_;
   std::unordered_map<const c10::OperatorName*, trace::NameId> operators_;
   trace::BlockId next_ = 1;

@@ -87,12 +87,15 @@ class Watch final : public CudaTracker {
   // Under the allocator's lock: no tensors, no waiting.
   void on_entry(const TraceEntry& entry) {
     if (entry.device_ != device_) return;
-    const std::uint64_t now = bytes_of(allocator::getDeviceStats(device_).active_bytes);
-    void* address = reinterpret_cast<void*>(entry.addr_);
     std::lock_guard lock(mutex_);
     ++entries_;
+    const bool allocates = entry.action_ == TraceEntry::ALLOC;
+    if (!allocates && !pending_ && entry.action_ != TraceEntry::FREE_REQUESTED) return;
+    const std::uint64_t now =
+        allocates || pending_ ? bytes_of(allocator::getDeviceStats(device_).active_bytes) : 0;
     resolve(now);
-    if (entry.action_ == TraceEntry::ALLOC) {
+    void* address = reinterpret_cast<void*>(entry.addr_);
+    if (allocates) {
       pending_ = address;
       active_before_ = now;
       queue_.push({.kind = EventKind::Alloc,

@@ -28,14 +28,11 @@ struct RawEvent {
 // allocator.
 class EventQueue {
  public:
-  void push(RawEvent event) noexcept {
+  // Returns how many events are waiting.
+  std::size_t push(RawEvent event) noexcept {
     std::lock_guard lock(mutex_);
     event.time_ns = now();  // under the lock: times never decrease along the queue
     events_.push_back(event);
-  }
-
-  std::size_t size() const {
-    std::lock_guard lock(mutex_);
     return events_.size();
   }
 

@@ -63,8 +63,9 @@ void OperatorWatch::on_operator(hooks::OperatorCall& call) {
     InsideOperator inside;
     call.proceed();
   }
-  queue_.push({.kind = EventKind::Op, .region = hooks::current_region(), .op = &name});
-  between_();
+  const std::size_t waiting =
+      queue_.push({.kind = EventKind::Op, .region = hooks::current_region(), .op = &name});
+  if (waiting >= length_) when_full_();
 }
 
 std::unique_ptr<torch::autograd::SavedVariableHooks> SaveWatch::hooks() {

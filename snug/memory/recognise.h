@@ -17,14 +17,15 @@ void* block_of(const at::Tensor& tensor);  // how the account knows the tensor's
 // Ops and the allocations made inside them.
 class OperatorWatch final : public hooks::OperatorListener {
  public:
-  // `between` runs after each operator, outside every lock: the place to empty the queue.
-  OperatorWatch(EventQueue& queue, std::function<void()> between)
-      : queue_(queue), between_(std::move(between)) {}
+  // `when_full` runs after an operator, outside every lock, once the queue holds `length` events.
+  OperatorWatch(EventQueue& queue, std::size_t length, std::function<void()> when_full)
+      : queue_(queue), length_(length), when_full_(std::move(when_full)) {}
   void on_operator(hooks::OperatorCall& call) override;
 
  private:
   EventQueue& queue_;
-  std::function<void()> between_;
+  std::size_t length_;
+  std::function<void()> when_full_;
 };
 
 // Save and Unpack; a saved block is an activation, unless it is a leaf that wants a gradient: a parameter.

@@ -19,8 +19,9 @@ using trace::EventKind;
 
 namespace {
 
-// Emptied at this many events: some 4 MB, and seldom enough not to be noticed.
-constexpr std::size_t kQueueLength = 1 << 16;
+// Emptied at this many events, between two operators: on a GPU that time is hidden behind kernels already
+// launched.
+constexpr std::size_t kQueueLength = 1 << 12;
 
 // CPU and Meta: limit(track(whatever was there)) in torch's allocator slot.
 class HostWatch final : public BlockObserver {
@@ -142,9 +143,7 @@ class Tracker::Impl {
   Account account_;
   std::vector<RawEvent> batch_;
   c10::Device device_;
-  OperatorWatch operators_{*queue_, [this] {
-                             if (queue_->size() >= kQueueLength) settle_account();
-                           }};
+  OperatorWatch operators_{*queue_, kQueueLength, [this] { settle_account(); }};
   SaveWatch saves_{queue_};
   GradientWatch gradients_{*queue_};
   std::optional<HostWatch> host_;
