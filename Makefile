@@ -7,7 +7,7 @@ run: build
 	@tools/demo.sh $(BUILD)
 
 test: build
-	ctest --test-dir $(BUILD) --output-on-failure --label-exclude slow --no-tests=error
+	ctest --test-dir $(BUILD) -j$$(nproc) --output-on-failure --label-exclude slow --no-tests=error
 
 test-slow: build
 	ctest --test-dir $(BUILD) --output-on-failure --label-regex slow --no-tests=error

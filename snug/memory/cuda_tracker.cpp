@@ -34,7 +34,8 @@ std::uint64_t bytes_of(const c10::CachingAllocator::StatArray& stat) {
 // allocator's mutex is recursive: asking for statistics inside the callback is allowed.
 class Watch final : public CudaTracker {
  public:
-  Watch(EventQueue& queue, c10::DeviceIndex device) : queue_(queue), device_(device) {
+  Watch(EventQueue& queue, c10::DeviceIndex device, std::function<void(std::uint64_t)> refused)
+      : queue_(queue), device_(device), refused_(std::move(refused)) {
     attach_callback();
     check(!active, "another tracker is watching CUDA memory: one at a time");
     queue_live_blocks();
@@ -68,6 +69,10 @@ class Watch final : public CudaTracker {
       allocator::attachAllocatorTraceTracker([](const TraceEntry& entry) {
         if (Watch* watch = active) watch->on_entry(entry);
       });
+      allocator::attachOutOfMemoryObserver(
+          [](std::int64_t device, std::size_t bytes, std::size_t, std::size_t) {
+            if (Watch* watch = active; watch && watch->device_ == device) watch->refused_(bytes);
+          });
     });
   }
 
@@ -116,6 +121,7 @@ class Watch final : public CudaTracker {
 
   EventQueue& queue_;
   c10::DeviceIndex device_;
+  std::function<void(std::uint64_t)> refused_;
   std::mutex mutex_;
   std::uint64_t entries_ = 0;
   void* pending_ = nullptr;
@@ -124,8 +130,9 @@ class Watch final : public CudaTracker {
 
 }  // namespace
 
-std::unique_ptr<CudaTracker> CudaTracker::attach(EventQueue& queue, c10::DeviceIndex device) {
-  return std::make_unique<Watch>(queue, device);
+std::unique_ptr<CudaTracker> CudaTracker::attach(EventQueue& queue, c10::DeviceIndex device,
+                                                 std::function<void(std::uint64_t)> refused) {
+  return std::make_unique<Watch>(queue, device, std::move(refused));
 }
 
 }  // namespace snug::memory

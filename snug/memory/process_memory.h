@@ -32,7 +32,8 @@ SNUG_API ProcessMemory process_memory(c10::Device device, std::uint64_t live_byt
 SNUG_API void note_memory_before_context(c10::DeviceIndex device);
 
 // Caps torch's allocator so that allocator and outside together stay below `budget_bytes`; returns the cap.
-// Throws Error if the outside alone is larger.
+// At least 0.9 GiB is left for the outside, which grows as libraries load. Throws Error if the budget is
+// below that.
 SNUG_API std::uint64_t cap_cuda_memory(c10::DeviceIndex device, std::uint64_t budget_bytes);
 
 }  // namespace snug::memory

@@ -84,16 +84,21 @@ class Tracker::Impl {
     return use(account_);
   }
 
+  trace::Snapshot alive() {
+    return with_account([](Account& account) { return account.ledger().live(account.names()); });
+  }
+
   explicit Impl(const TrackerOptions& options) : account_(options.sink), device_(options.device) {
     if (device_.is_cuda()) {
       check(!options.budget_bytes, "a tracker does not limit CUDA memory: cap torch's allocator instead");
-      cuda_ = CudaTracker::attach(*queue_, device_.index() < 0 ? 0 : device_.index());
+      cuda_ = CudaTracker::attach(*queue_, device_.index() < 0 ? 0 : device_.index(),
+                                  [this](std::uint64_t bytes) {
+                                    refusal_ = {bytes, alive()};
+                                  });
     } else {
-      host_.emplace(
-          *queue_, device_.type(),
-          options.budget_bytes.value_or(std::numeric_limits<std::uint64_t>::max() / 2), [this] {
-            return with_account([](Account& account) { return account.ledger().live(account.names()); });
-          });
+      const std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max() / 2;
+      host_.emplace(*queue_, device_.type(), options.budget_bytes.value_or(unlimited),
+                    [this] { return alive(); });
     }
   }
 
@@ -116,6 +121,7 @@ class Tracker::Impl {
 
   std::uint64_t allocator_bytes() const { return host_ ? host_->live_bytes() : cuda_->allocated_bytes(); }
   EventQueue& queue() { return *queue_; }
+  const std::optional<Refusal>& last_refusal() const { return refusal_; }
 
  private:
   void settle_account() {
@@ -143,6 +149,7 @@ class Tracker::Impl {
   Account account_;
   std::vector<RawEvent> batch_;
   c10::Device device_;
+  std::optional<Refusal> refusal_;
   OperatorWatch operators_{*queue_, kQueueLength, [this] { settle_account(); }};
   SaveWatch saves_{queue_};
   GradientWatch gradients_{*queue_};
@@ -172,7 +179,10 @@ std::uint64_t Tracker::peak_bytes() {
   return impl_->with_account([](Account& account) { return account.ledger().peak_bytes(); });
 }
 trace::Snapshot Tracker::live() {
-  return impl_->with_account([](Account& account) { return account.ledger().live(account.names()); });
+  return impl_->alive();
+}
+std::optional<Tracker::Refusal> Tracker::last_refusal() const {
+  return impl_->last_refusal();
 }
 trace::Snapshot Tracker::peak() {
   return impl_->with_account([](Account& account) { return account.ledger().peak(account.names()); });

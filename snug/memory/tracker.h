@@ -67,6 +67,13 @@ class SNUG_API Tracker {
   trace::Snapshot peak();
   trace::CategoryBytes category_peaks();
   void reset_peak();
+  // What was alive when torch's CUDA allocator last refused a request on this device. On the CPU and Meta the
+  // exception itself, OutOfBudget, says so.
+  struct Refusal {
+    std::uint64_t requested_bytes = 0;
+    trace::Snapshot alive;
+  };
+  std::optional<Refusal> last_refusal() const;
   // The allocator's own count: the limiter's on CPU and Meta, torch's allocated_bytes on CUDA. Equal to
   // live_bytes().
   std::uint64_t allocator_bytes() const;

@@ -9,6 +9,7 @@
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
+#include "snug/memory/out_of_budget.h"
 #include "snug/ops/kernel_image.h"
 #include "snug/train/predict.h"
 #include "snug/train/step.h"
@@ -59,6 +60,20 @@ class PeakKeeper {
   c10::Device device_;
 };
 
+// Torch's own out-of-memory error on CUDA says how much was alive, not what: the tracker knows.
+template <class Run>
+auto with_report(const memory::Tracker& tracker, const TrainConfig& config, Run run) {
+  try {
+    return run();
+  } catch (const memory::OutOfBudget&) {
+    throw;
+  } catch (const c10::OutOfMemoryError&) {
+    const auto refusal = tracker.last_refusal();
+    if (!refusal || !config.budget_bytes) throw;
+    throw memory::OutOfBudget(refusal->requested_bytes, *config.budget_bytes, refusal->alive);
+  }
+}
+
 double median_after_first(std::vector<double> seconds) {
   if (seconds.size() > 1) seconds.erase(seconds.begin());
   std::ranges::nth_element(seconds, seconds.begin() + seconds.size() / 2);
@@ -103,7 +118,9 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
     tracker.mark("step " + std::to_string(step + 1));
     const io::Batch batch = load_batch(data, config, step, tracker);
     const double lr = optim::learning_rate(schedule, step);
-    const StepResult stepped = run_step(setup, batch, config, count_targets(batch.targets), lr, tracker);
+    const StepResult stepped = with_report(tracker, config, [&] {
+      return run_step(setup, batch, config, count_targets(batch.targets), lr, tracker);
+    });
 
     StepMetrics metrics{.step = step + 1,
                         .loss = stepped.loss.item<double>(),

@@ -170,6 +170,18 @@ TEST_F(CudaTracker, BlocksTooSmallToSplitCountWhole) {
   EXPECT_GE(allocated() - before, (30u << 20) - 600000u);
 }
 
+TEST_F(CudaTracker, ARefusalIsKeptWithWhatWasAlive) {
+  Tracker tracker({.device = {at::kCUDA, 0}});
+  at::Tensor kept = at::ones({1 << 20}, at::kCUDA);
+  tracker.adopt({kept}, Category::Parameter);
+  EXPECT_FALSE(tracker.last_refusal());
+  EXPECT_THROW(at::empty({std::int64_t{1} << 45}, at::TensorOptions(at::kByte).device(at::kCUDA)),
+               c10::OutOfMemoryError);
+  ASSERT_TRUE(tracker.last_refusal());
+  EXPECT_GE(tracker.last_refusal()->requested_bytes, std::uint64_t{1} << 45);
+  EXPECT_EQ(tracker.last_refusal()->alive[Category::Parameter], 4u << 20);
+}
+
 TEST_F(CudaTracker, OneAtATime) {
   Tracker tracker({.device = {at::kCUDA, 0}});
   EXPECT_THROW(Tracker({.device = {at::kCUDA, 0}}), Error);
