@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "snug/base/error.h"
-#include "tests/base/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace snug {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/base/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace snug {
 namespace {

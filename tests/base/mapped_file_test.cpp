@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 
 #include "snug/base/error.h"
-#include "tests/base/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace snug {
 namespace {

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "snug/base/error.h"
-#include "tests/base/file_size_limit.h"
-#include "tests/base/temporary_folder.h"
+#include "tests/support/file_size_limit.h"
+#include "tests/support/temporary_folder.h"
 
 namespace snug {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "snug/base/error.h"
-#include "tests/base/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/io/token_file_writer.h"
 
 namespace snug::io {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/base/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace snug::testing {
 

@@ -9,7 +9,7 @@
 
 #include "snug/base/error.h"
 #include "snug/models/presets.h"
-#include "tests/base/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace snug::models {
 namespace {

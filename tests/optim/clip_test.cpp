@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "snug/base/error.h"
-#include "tests/base/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/optim/allocations.h"
 
 namespace snug::optim {

@@ -8,7 +8,7 @@
 
 #include "snug/optim/sgd.h"
 #include "snug/base/error.h"
-#include "tests/base/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/optim/trajectory.h"
 
 namespace snug::optim {

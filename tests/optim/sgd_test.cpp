@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "snug/base/error.h"
-#include "tests/base/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/optim/allocations.h"
 #include "tests/optim/trajectory.h"
 

@@ -8,7 +8,7 @@
 #include "snug/trace/crc32.h"
 #include "snug/trace/trace.h"
 #include "snug/trace/trace_format.h"
-#include "tests/base/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/trace/largest_allocation.h"
 #include "tests/trace/random_events.h"
 #include "tests/trace/small_trace.h"

@@ -3,7 +3,7 @@
 #include <sys/resource.h>
 
 #include "snug/trace/trace.h"
-#include "tests/base/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace snug::trace {
 namespace {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "snug/base/error.h"
-#include "tests/base/file_size_limit.h"
-#include "tests/base/temporary_folder.h"
+#include "tests/support/file_size_limit.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/trace/random_events.h"
 #include "tests/trace/small_trace.h"
 
