@@ -112,6 +112,15 @@ void refuse_text_for_published(const TrainingFlags& flags, const models::LlamaCo
         " tokens): make a token file with tools/tokenize.py");
 }
 
+// Training would start from fresh weights, which nobody who names such a folder wants.
+void refuse_published_weights(const std::string& model) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(model, ignored))
+    check(entry.path().extension() != ".safetensors", "--model ", model, " holds weights (",
+          entry.path().filename().string(),
+          "), which snug cannot load yet: give its config.json to train from fresh ones");
+}
+
 // The schedule would refuse these at its first step, when there is a run directory already.
 void check_schedule(const train::TrainConfig& config) {
   using Kind = optim::Schedule::Kind;
@@ -144,6 +153,7 @@ train::TrainConfig training_config(const TrainingFlags& flags) {
   check_schedule(config);
   train::validate(config);
   refuse_text_for_published(flags, config.model);
+  refuse_published_weights(flags.model);
   return config;
 }
 

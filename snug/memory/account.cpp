@@ -97,8 +97,8 @@ void Account::emit(const trace::Event& event) {
   try {
     sink_->write(event, names_);
   } catch (...) {
-    sink_ = nullptr;  // say it once; the account goes on
-    throw;
+    sink_ = nullptr;  // the account goes on; whoever asks next is told, once
+    sink_failure_ = std::current_exception();
   }
 }
 

@@ -4,7 +4,9 @@
 
 #include <c10/util/flat_hash_map.h>
 
+#include <exception>
 #include <unordered_map>
+#include <utility>
 
 #include "snug/memory/event_queue.h"
 #include "snug/trace/ledger.h"
@@ -24,6 +26,9 @@ class Account {
   trace::BlockId next_block() const { return next_; }
   std::int64_t last_time() const { return last_time_; }
 
+  // What the sink threw, once; null if nothing.
+  std::exception_ptr take_sink_failure() { return std::exchange(sink_failure_, nullptr); }
+
   trace::Ledger& ledger() { return ledger_; }
   trace::NameTable& names() { return names_; }
 
@@ -41,6 +46,7 @@ class Account {
   trace::NameId operator_name(const c10::OperatorName* op);
 
   trace::EventSink* sink_;
+  std::exception_ptr sink_failure_;
   trace::Ledger ledger_;
   trace::NameTable names_;
   ska::flat_hash_map<void*, Block> blocks_;  // one insertion and one removal per allocation

@@ -43,7 +43,9 @@ std::uint64_t current(const c10::CachingAllocator::StatArray& stat) {
 }  // namespace
 
 void note_memory_before_context(c10::DeviceIndex device) {
-  if (auto used = nvml_used_bytes(pci_bus_id(device))) before_context().at(device) = {true, *used};
+  Before& before = before_context().at(device);
+  if (before.known) return;  // by now our own context is there
+  if (auto used = nvml_used_bytes(pci_bus_id(device))) before = {true, *used};
 }
 
 ProcessMemory cuda_process_memory(c10::DeviceIndex device) {
@@ -59,7 +61,8 @@ ProcessMemory cuda_process_memory(c10::DeviceIndex device) {
   std::size_t free = 0, total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
   const Before& before = before_context().at(device);
-  memory.process_bytes = total - free - (before.known ? before.used : 0);
+  const std::uint64_t used = total - free;
+  memory.process_bytes = used - (before.known ? std::min(before.used, used) : 0);
   memory.source = before.known ? "driver, whole device less what was used before" : "driver, whole device";
   return memory;
 }

@@ -15,8 +15,10 @@ DeviceAllocator::DeviceAllocator(c10::DeviceType device)
 
 DeviceAllocator& DeviceAllocator::of(c10::DeviceType device) {
   // Never destroyed: tensors with our deleter may outlive every static object.
-  static DeviceAllocator& cpu = *std::unique_ptr<DeviceAllocator>(new DeviceAllocator(c10::kCPU)).release();
-  if (device == c10::kCPU) return cpu;
+  if (device == c10::kCPU) {
+    static DeviceAllocator& cpu = *std::unique_ptr<DeviceAllocator>(new DeviceAllocator(c10::kCPU)).release();
+    return cpu;
+  }
   ensure(device == c10::kMeta, "no allocator slot for ", c10::DeviceTypeName(device));
   static DeviceAllocator& meta = *std::unique_ptr<DeviceAllocator>(new DeviceAllocator(c10::kMeta)).release();
   return meta;
@@ -84,6 +86,14 @@ bool DeviceAllocator::adopt(c10::DataPtr& data, std::size_t bytes, const Resourc
   }
   home.blocks.insert_or_assign(data.get_context(), Block{bytes, std::move(owner)});
   return true;
+}
+
+void DeviceAllocator::give_back(const Resource& owner, const std::shared_ptr<Resource>& to) {
+  for (Shard& home : shards_) {
+    std::lock_guard lock(home.mutex);
+    for (auto& [address, block] : home.blocks)
+      if (block.owner.get() == &owner) block.owner = to;
+  }
 }
 
 }  // namespace snug::memory

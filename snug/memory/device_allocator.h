@@ -23,6 +23,9 @@ class DeviceAllocator final : public c10::Allocator {
   // that its free is seen by `owner`. False if it came from elsewhere: from_blob, mapped or pinned memory.
   bool adopt(c10::DataPtr& data, std::size_t bytes, const Resource& from, std::shared_ptr<Resource> owner);
 
+  // Blocks that `owner` holds are `to`'s from here on.
+  void give_back(const Resource& owner, const std::shared_ptr<Resource>& to);
+
   c10::DataPtr allocate(std::size_t bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* dest, const void* src, std::size_t count) const override {

@@ -23,30 +23,42 @@ namespace {
 // launched.
 constexpr std::size_t kQueueLength = 1 << 12;
 
-// CPU and Meta: limit(track(whatever was there)) in torch's allocator slot.
-class HostWatch final : public BlockObserver {
+class QueueAllocations final : public BlockObserver {
  public:
-  HostWatch(EventQueue& queue, c10::DeviceType device, std::uint64_t limit,
-            std::function<trace::Snapshot()> alive)
-      : queue_(queue),
-        device_(device),
-        upstream_(current_resource(device)),
-        tracked_(std::make_shared<TrackingAllocator>(upstream_, *this)),
-        limited_(std::make_shared<LimitingAllocator>(tracked_, limit, std::move(alive))),
-        scope_(device, limited_) {}
-  ~HostWatch() override { tracked_->forget_observer(); }
+  explicit QueueAllocations(std::shared_ptr<EventQueue> queue) : queue_(std::move(queue)) {}
 
   void on_alloc(void* address, std::size_t bytes) noexcept override {
-    queue_.push({.kind = EventKind::Alloc,
-                 .category = in_operator() ? Category::Temporary : Category::Other,
-                 .region = hooks::current_region(),
-                 .address = address,
-                 .bytes = bytes});
+    queue_->push({.kind = EventKind::Alloc,
+                  .category = in_operator() ? Category::Temporary : Category::Other,
+                  .region = hooks::current_region(),
+                  .address = address,
+                  .bytes = bytes});
   }
   void on_free(void* address, std::size_t bytes) noexcept override {
-    queue_.push(
+    queue_->push(
         {.kind = EventKind::Free, .region = hooks::current_region(), .address = address, .bytes = bytes});
   }
+
+ private:
+  std::shared_ptr<EventQueue> queue_;
+};
+
+// CPU and Meta: limit(track(whatever was there)) in torch's allocator slot.
+class HostWatch {
+ public:
+  HostWatch(const std::shared_ptr<EventQueue>& queue, c10::DeviceType device, std::uint64_t limit,
+            std::function<trace::Snapshot()> alive)
+      : queue_(*queue),
+        device_(device),
+        upstream_(current_resource(device)),
+        limited_(std::make_shared<LimitingAllocator>(
+            std::make_shared<TrackingAllocator>(upstream_, std::make_shared<QueueAllocations>(queue)), limit,
+            std::move(alive))),
+        scope_(device, limited_) {}
+  // What outlives the watch goes back to where it came from, unwatched.
+  ~HostWatch() { DeviceAllocator::of(device_).give_back(*limited_, upstream_); }
+  HostWatch(const HostWatch&) = delete;  // see ResourceScope
+  HostWatch& operator=(const HostWatch&) = delete;
 
   bool adopt(const at::Tensor& tensor, Category category) {
     auto& data = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
@@ -67,7 +79,6 @@ class HostWatch final : public BlockObserver {
   EventQueue& queue_;
   c10::DeviceType device_;
   std::shared_ptr<Resource> upstream_;
-  std::shared_ptr<TrackingAllocator> tracked_;
   std::shared_ptr<LimitingAllocator> limited_;
   ResourceScope scope_;
 };
@@ -81,11 +92,20 @@ class Tracker::Impl {
   auto with_account(Use use) {
     std::lock_guard lock(mutex_);
     empty_queue();
+    if (auto failure = account_.take_sink_failure()) std::rethrow_exception(failure);
+    return use(account_);
+  }
+
+  // The same where an exception would be in the way; the next with_account() throws it.
+  template <class Use>
+  auto with_account_quietly(Use use) {
+    std::lock_guard lock(mutex_);
+    empty_queue();
     return use(account_);
   }
 
   trace::Snapshot alive() {
-    return with_account([](Account& account) { return account.ledger().live(account.names()); });
+    return with_account_quietly([](Account& account) { return account.ledger().live(account.names()); });
   }
 
   explicit Impl(const TrackerOptions& options) : account_(options.sink), device_(options.device) {
@@ -93,11 +113,13 @@ class Tracker::Impl {
       check(!options.budget_bytes, "a tracker does not limit CUDA memory: cap torch's allocator instead");
       cuda_ = CudaTracker::attach(*queue_, device_.index() < 0 ? 0 : device_.index(),
                                   [this](std::uint64_t bytes) {
-                                    refusal_ = {bytes, alive()};
+                                    auto snapshot = alive();
+                                    std::lock_guard lock(mutex_);
+                                    refusal_ = {bytes, std::move(snapshot)};
                                   });
     } else {
       const std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max() / 2;
-      host_.emplace(*queue_, device_.type(), options.budget_bytes.value_or(unlimited),
+      host_.emplace(queue_, device_.type(), options.budget_bytes.value_or(unlimited),
                     [this] { return alive(); });
     }
   }
@@ -121,31 +143,28 @@ class Tracker::Impl {
 
   std::uint64_t allocator_bytes() const { return host_ ? host_->live_bytes() : cuda_->allocated_bytes(); }
   EventQueue& queue() { return *queue_; }
-  const std::optional<Refusal>& last_refusal() const { return refusal_; }
+  std::optional<Refusal> last_refusal() const {
+    std::lock_guard lock(mutex_);
+    return refusal_;
+  }
+  ~Impl() {
+    with_account_quietly([](Account&) {});  // the sink gets every event
+  }
 
  private:
   void settle_account() {
-    std::lock_guard lock(mutex_);
-    empty_queue();
+    with_account([](Account&) {});
   }
 
   void empty_queue() {
     if (cuda_) cuda_->settle();
     queue_->take(batch_);
-    std::exception_ptr sink_failed;
-    for (const RawEvent& event : batch_) {
-      try {
-        account_.apply(event);
-      } catch (const RunError&) {
-        sink_failed = std::current_exception();
-      }
-    }
+    for (const RawEvent& event : batch_) account_.apply(event);
     batch_.clear();
-    if (sink_failed) std::rethrow_exception(sink_failed);
   }
 
   std::shared_ptr<EventQueue> queue_ = std::make_shared<EventQueue>();
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   Account account_;
   std::vector<RawEvent> batch_;
   c10::Device device_;
@@ -203,7 +222,7 @@ Tracker::Claim::Claim(Tracker& tracker, Category category)
       first_(tracker.impl_->with_account([](Account& account) { return account.next_block(); })) {}
 
 Tracker::Claim::~Claim() {
-  tracker_.impl_->with_account(
+  tracker_.impl_->with_account_quietly(
       [&](Account& account) { account.claim_since(first_, category_, account.last_time()); });
 }
 

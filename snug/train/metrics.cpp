@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <string>
 #include <system_error>
 
 #include "snug/base/error.h"
@@ -10,11 +12,20 @@ namespace snug::train {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// JSON has no word for a number that is none.
+std::string number(double value) {
+  return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null";
+}
+
+}  // namespace
+
 RunDirectory::RunDirectory(const fs::path& path, const Json& config) : path_(path) {
   std::error_code error;
   fs::create_directories(path_, error);
   check(!error, "--out-dir ", path_.string(), " cannot be made: ", error.message());
-  for (const char* file : {"config.json", "metrics.jsonl"})
+  for (const char* file : {"config.json", "metrics.jsonl", "trace"})
     check(!fs::exists(path_ / file), "--out-dir ", path_.string(), " already holds a run (", file,
           " is there): choose another");
   try {
@@ -33,10 +44,10 @@ void RunDirectory::append(const StepMetrics& metrics) {
   const auto whole_lines = fs::file_size(file);
   try {
     metrics_->write(fmt::format(
-        R"({{"step":{},"loss":{:.9g},"gradient_norm":{:.9g},"lr":{:.9g},"seconds":{:.6f},"tokens_per_second":{:.1f},"peak_bytes":{}}})"
+        R"({{"step":{},"loss":{},"gradient_norm":{},"lr":{},"seconds":{:.6f},"tokens_per_second":{:.1f},"peak_bytes":{}}})"
         "\n",
-        metrics.step, metrics.loss, metrics.gradient_norm, metrics.lr, metrics.seconds,
-        metrics.tokens_per_second, metrics.peak_bytes));
+        metrics.step, number(metrics.loss), number(metrics.gradient_norm), number(metrics.lr),
+        metrics.seconds, metrics.tokens_per_second, metrics.peak_bytes));
   } catch (const RunError&) {
     std::error_code ignored;
     fs::resize_file(file, whole_lines, ignored);  // no half line for a reader to stumble over

@@ -17,7 +17,6 @@ capture::Captured predict(const TrainConfig& config, std::int64_t steps) {
     // the steps.
     setup_peak = tracker.peak();
     tracker.reset_peak();
-    tracker.reset_peak();  // states are temporaries until they are claimed, which is not what a step needs
     const auto options = at::TensorOptions(at::kLong).device(c10::kMeta);
     for (std::int64_t step = 0; step < steps; ++step) {
       io::Batch batch;

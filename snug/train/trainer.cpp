@@ -110,7 +110,7 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
                            .sink = trace.sink()});
   PeakKeeper peaks(tracker, config.device);
   at::manual_seed(config.seed);
-  TrainingSetup setup(config, config.device, tracker);
+  auto setup = with_report(tracker, config, [&] { return TrainingSetup(config, config.device, tracker); });
 
   std::vector<double> seconds;
   for (std::int64_t step = 0; step < config.steps && !(options.stop && *options.stop); ++step) {

@@ -30,6 +30,12 @@ class BadData(CommandTest):
         self.write_tokens("good.bin", list(range(200)))
         self.succeeds(*RUN, "--data", "good.bin")
 
+    def test_a_folder_with_weights_is_refused_and_not_trained_from_scratch(self):
+        (self.folder / "published").mkdir()
+        self.write("published/config.json", json.dumps(CONFIG))
+        self.write("published/model.safetensors", b"")
+        self.refuses(*RUN, "--model", "published", says=["published", "model.safetensors", "config.json"])
+
     def test_sequences_longer_than_the_data_or_the_model(self):
         self.write("book.txt", "to be or not to be")
         self.refuses("train", "--device", "cpu", "--data", "book.txt", "--seq-len", 100, says=["book.txt", "100"])

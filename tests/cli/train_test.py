@@ -24,6 +24,11 @@ class Train(CommandTest):
         self.assertTrue(text.endswith("\n"), "a half-written line")
         return [json.loads(line) for line in text.splitlines()]
 
+    def test_metrics_stay_json_when_the_loss_is_no_number(self):
+        self.succeeds("train", "--steps", "3", *SMALL, "--lr", "1e30", "--out-dir", "run")
+        lines = (self.folder / "run" / "metrics.jsonl").read_text().splitlines()
+        self.assertIsNone(json.loads(lines[-1])["loss"])
+
     def test_json_has_the_fields_others_rely_on(self):
         text = self.write("book.txt", "to be or not to be, that is the question. " * 100)
         document = self.json("train", "--model", "tiny", "--data", text, "--steps", 3, "--lr", "1e-2", *SMALL)

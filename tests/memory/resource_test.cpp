@@ -17,6 +17,12 @@
 namespace snug::memory {
 namespace {
 
+// Lent to an allocator that does not outlive it.
+template <class Observer>
+std::shared_ptr<BlockObserver> lend(Observer& observer) {
+  return {std::shared_ptr<void>(), &observer};
+}
+
 struct Books : BlockObserver {
   void on_alloc(void* address, std::size_t bytes) noexcept override {
     std::lock_guard lock(mutex);
@@ -68,6 +74,7 @@ TEST_P(ResourceContract, ServesTensorsInsideItsScopeOnly) {
     ResourceScope scope(GetParam().device, resource);
     EXPECT_EQ(current_resource(GetParam().device), resource);
     inside = tensor(1000);
+    EXPECT_EQ(books.live, 1000u);
     before.reset();
   }
   EXPECT_NE(current_resource(GetParam().device), resource);
@@ -110,7 +117,7 @@ TEST_P(ResourceContract, AnEmptyTensorTakesNothing) {
 
 template <c10::DeviceType device>
 std::shared_ptr<Resource> tracked(Books& books) {
-  return std::make_shared<TrackingAllocator>(default_resource(device), books);
+  return std::make_shared<TrackingAllocator>(default_resource(device), lend(books));
 }
 template <c10::DeviceType device>
 std::shared_ptr<Resource> limited(Books& books) {
@@ -126,7 +133,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ResourceContract,
 
 TEST(Resource, TrackingSeesTheBytesOfATensorExactly) {
   Books books;
-  ResourceScope scope(c10::kCPU, std::make_shared<TrackingAllocator>(default_resource(c10::kCPU), books));
+  ResourceScope scope(c10::kCPU,
+                      std::make_shared<TrackingAllocator>(default_resource(c10::kCPU), lend(books)));
   at::Tensor x = at::empty({10, 7}, at::kFloat);
   EXPECT_EQ(books.live, 280u);
   x.resize_({20, 7});
@@ -140,7 +148,8 @@ TEST(Resource, TrackingSeesTheBytesOfATensorExactly) {
 
 TEST(Resource, MemoryThatIsNotTorchsIsNotSeen) {
   Books books;
-  ResourceScope scope(c10::kCPU, std::make_shared<TrackingAllocator>(default_resource(c10::kCPU), books));
+  ResourceScope scope(c10::kCPU,
+                      std::make_shared<TrackingAllocator>(default_resource(c10::kCPU), lend(books)));
   std::vector<float> mine(100);
   { at::Tensor wrapped = at::from_blob(mine.data(), {100}); }
   EXPECT_EQ(books.live, 0u);
@@ -150,7 +159,8 @@ TEST(Resource, MemoryThatIsNotTorchsIsNotSeen) {
 TEST(Resource, RawBlocksOlderThanTheScopeAreFreedWhereTheyCameFrom) {
   Books books;
   void* older = c10::GetAllocator(c10::kCPU)->raw_allocate(128);
-  ResourceScope scope(c10::kCPU, std::make_shared<TrackingAllocator>(default_resource(c10::kCPU), books));
+  ResourceScope scope(c10::kCPU,
+                      std::make_shared<TrackingAllocator>(default_resource(c10::kCPU), lend(books)));
   c10::GetAllocator(c10::kCPU)->raw_deallocate(older);
   EXPECT_EQ(books.wrong, 0);
 }

@@ -79,6 +79,7 @@ TEST(Tracker, LedgerEqualsTheAllocatorAfterEveryEventOfATrainingStep) {
       optimizer.zero_grad();
       EXPECT_EQ(tracker.live_bytes(), tracker.allocator_bytes());
     }
+    at::ones({10}).neg();  // after the last question
   }
   trace::Ledger ledger;
   std::size_t i = 0;
@@ -89,6 +90,7 @@ TEST(Tracker, LedgerEqualsTheAllocatorAfterEveryEventOfATrainingStep) {
     ASSERT_EQ(ledger.live_bytes(), recorder->live[i]) << "after event " << i;
     ++i;
   }
+  EXPECT_EQ(i, recorder->live.size()) << "the sink got every event";
   EXPECT_GT(i, 200u);
 }
 
@@ -162,6 +164,31 @@ TEST(Tracker, TensorsOlderThanTheTrackerJoinTheAccountAndLeaveIt) {
   model.reset();
   EXPECT_EQ(tracker.live_bytes(), 0u);
   EXPECT_EQ(tracker.allocator_bytes(), 0u);
+}
+
+TEST(Tracker, TensorsThatSurvivedAnEarlierTrackerCanBeAdopted) {
+  std::shared_ptr<Mlp> model;
+  {
+    Tracker earlier;
+    model = std::make_shared<Mlp>();
+  }
+  Tracker tracker;
+  EXPECT_EQ(tracker.adopt(model->parameters(), Category::Parameter), 0u);
+  EXPECT_EQ(tracker.live_bytes(), kParameterBytes);
+}
+
+TEST(Tracker, AFailingSinkInsideAClaimIsToldByTheNextQuestion) {
+  struct Full : trace::EventSink {
+    void write(const trace::Event&, const trace::NameTable&) override { throw RunError("disk full"); }
+  } full;
+  Tracker tracker({.sink = &full});
+  at::Tensor x;
+  {
+    auto claim = tracker.claim(Category::Input);
+    x = at::ones({4});
+  }
+  EXPECT_THROW(tracker.live_bytes(), RunError);
+  EXPECT_EQ(tracker.live()[Category::Input], 16u);
 }
 
 TEST(Tracker, ForeignMemoryIsToldApart) {
