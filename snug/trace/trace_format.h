@@ -10,7 +10,8 @@
 namespace snug::trace::format {
 
 inline constexpr std::string_view kMagic = "SNUGTRC1";  // the digit is the version
-inline constexpr std::size_t kChunkBytes = 256 << 10;   // the writer ends a chunk once it is this long
+inline constexpr std::size_t kChunkBytes =
+    16 << 10;  // the writer ends a chunk once it is this long: what a kill can cost
 inline constexpr std::size_t kMaxName = 64 << 10;
 inline constexpr std::size_t kMaxPayload = 1 << 20;  // a chunk, one event and its names past the end included
 inline constexpr std::size_t kMaxHeader = 1 << 20;

@@ -17,6 +17,8 @@ class TraceReader::Impl {
   explicit Impl(const std::filesystem::path& path) : path_(path.string()) {
     std::error_code ignored;
     check(!std::filesystem::is_directory(path, ignored), path_, ": is a folder, expected a trace");
+    check(!std::filesystem::exists(path, ignored) || std::filesystem::is_regular_file(path, ignored), path_,
+          ": is not a regular file");
     file_.open(path, std::ios::binary);
     if (!file_) fail(path_, ": cannot open: ", std::generic_category().message(errno));
     read_magic();

@@ -23,7 +23,7 @@ std::string number(double value) {
 
 RunDirectory::RunDirectory(const fs::path& path, const Json& config) : path_(path) {
   std::error_code error;
-  fs::create_directories(path_, error);
+  const bool made = fs::create_directories(path_, error);
   check(!error, "--out-dir ", path_.string(), " cannot be made: ", error.message());
   for (const char* file : {"config.json", "metrics.jsonl", "trace"})
     check(!fs::exists(path_ / file), "--out-dir ", path_.string(), " already holds a run (", file,
@@ -33,7 +33,9 @@ RunDirectory::RunDirectory(const fs::path& path, const Json& config) : path_(pat
     file.write(config.dump(2) + "\n");
     file.close();
     metrics_ = std::make_unique<OutputFile>(path_ / "metrics.jsonl");
-  } catch (const RunError& failed) {
+  } catch (const Error& failed) {
+    fs::remove(path_ / "config.json", error);
+    if (made) fs::remove(path_, error);
     fail("--out-dir ", path_.string(), " cannot be written: ", failed.what());
   }
   metrics_->keep();

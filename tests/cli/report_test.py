@@ -1,4 +1,6 @@
 """snug report, --help of every verb, and output that cannot be written."""
+import os
+
 from command import SMALL, CommandTest
 
 
@@ -30,6 +32,10 @@ class Report(CommandTest):
         self.write("cut.trace", whole[:-4])
         self.assertTrue(self.json("report", "cut.trace")["cut_short"])
         self.assertIn("cut short", self.succeeds("report", "cut.trace"))
+
+    def test_a_pipe_is_refused_instead_of_waited_for(self):
+        os.mkfifo(self.folder / "pipe")
+        self.refuses("report", "pipe", says=["pipe", "regular file"])
 
     def test_damage_and_foreign_files_are_refused(self):
         whole = bytearray((self.folder / "a.trace").read_bytes())
