@@ -14,7 +14,7 @@ std::string table(const train::EstimateRequest& request, const train::StateBytes
   const std::uint64_t total = states.total() + (step ? step->saved + step->temporaries : 0);
   const bool giga = total >= 1'000'000'000;
   const auto row = [&](std::string_view name, std::uint64_t bytes, const std::string& note) {
-    return fmt::format("{:<12}{:>10.1f}{:>10.2f}  {}\n", name,
+    return fmt::format("{:<12} {:>9.1f} {:>9.2f}  {}\n", name,
                        static_cast<double>(bytes) / (giga ? 1e9 : 1e6),
                        static_cast<double>(bytes) / (giga ? 0x1p30 : 0x1p20), note);
   };
@@ -24,10 +24,13 @@ std::string table(const train::EstimateRequest& request, const train::StateBytes
                                  name(request.precision), name(request.optimizer));
   if (request.zero_stage > 0)
     text += fmt::format("; one of {} ranks, ZeRO stage {}", request.ranks, request.zero_stage);
-  text += fmt::format("\n{:<12}{:>10}{:>10}\n", "category", giga ? "GB" : "MB", giga ? "GiB" : "MiB");
+  text += fmt::format("\n{:<12} {:>9} {:>9}\n", "category", giga ? "GB" : "MB", giga ? "GiB" : "MiB");
   text += row("parameters", states.parameters, per_parameter(each.parameters));
   text += row("gradients", states.gradients, per_parameter(each.gradients));
-  text += row("optimizer", states.optimizer, per_parameter(each.optimizer));
+  const bool split = request.precision == train::Precision::Bf16 && request.master != train::Master::Fp32;
+  text +=
+      row("optimizer", states.optimizer,
+          per_parameter(each.optimizer) + (split ? "; snug train keeps a whole master (--master fp32)" : ""));
   if (step) {
     text += row("activations", step->saved, "at most, in a step that keeps everything");
     text += row("temporaries", step->temporaries, "at most");

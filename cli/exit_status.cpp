@@ -17,12 +17,13 @@ namespace snug::cli {
 namespace {
 
 constexpr std::string_view kWhatHelps =
-    "to fit: a smaller --micro-batch (the batch stays, in more parts), a shorter --seq-len, or a larger "
-    "--budget";
+    "to fit: fewer sequences per forward (--micro-batch; the batch stays, in more parts), a shorter "
+    "--seq-len, or "
+    "more memory";
 
 std::string one_line(std::string text) {
   for (char& c : text) {
-    if (c == '\n' || c == '\r') c = ' ';
+    if (static_cast<unsigned char>(c) < ' ') c = ' ';
   }
   return text;
 }
@@ -70,6 +71,8 @@ int exit_status(const std::function<void()>& run) {
 void refuse(const CLI::App& app, const CLI::ParseError& error) {
   const std::string what = error.what();
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    if (const auto flag = what.find(" was given a disallowed flag override"); flag != std::string::npos)
+      fail("--", what.substr(0, flag), " takes no value");
     fail(what.substr(0, what.find(':')), " needs a value");
   }
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {

@@ -3,31 +3,20 @@
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <utility>
 
 #include "snug/base/error.h"
+#include "snug/base/parse.h"
 
 namespace snug::cli {
 namespace {
 
-template <class Number>
-std::optional<Number> parse_all(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-std::optional<std::int64_t> parse_whole(std::string_view text) {
-  if (const auto whole = parse_all<std::int64_t>(text)) return whole;
-  constexpr double kExact = 1e18;  // below 2^63, so that the conversion is defined
+// As a double: below 2^53 it is the number itself, beyond that it is only compared with a limit.
+std::optional<double> parse_whole(std::string_view text) {
   const auto real = parse_all<double>(text);
-  if (!real || !std::isfinite(*real) || std::abs(*real) > kExact || *real != std::floor(*real))
-    return std::nullopt;
-  return static_cast<std::int64_t>(*real);
+  return real && std::isfinite(*real) && *real == std::floor(*real) ? real : std::nullopt;
 }
 
 std::int64_t cuda_devices() {
@@ -61,11 +50,12 @@ CLI::Option* add_value(CLI::App& verb, const std::string& name, const std::strin
 
 std::int64_t parse_count(const std::string& name, const std::string& text, std::int64_t least,
                          std::int64_t most) {
-  const auto value = parse_whole(text);
-  check(value.has_value(), name, " must be a whole number, got \"", text, "\"");
-  check(*value >= least, name, " must be at least ", least, ", got ", text);
-  check(*value <= most, name, " must be at most ", most, ", got ", text);
-  return *value;
+  const auto real = parse_whole(text);
+  check(real.has_value(), name, " must be a whole number, got \"", text, "\"");
+  check(*real >= static_cast<double>(least), name, " must be at least ", least, ", got ", text);
+  check(*real <= static_cast<double>(most), name, " must be at most ", most, ", got ", text);
+  if (const auto whole = parse_all<std::int64_t>(text)) return *whole;
+  return static_cast<std::int64_t>(*real);
 }
 
 double parse_number(const std::string& name, const std::string& text, double limit) {
@@ -83,7 +73,8 @@ CLI::Option* add_text(CLI::App& verb, const std::string& name, const std::string
 }
 
 void add_json(CLI::App& verb, bool& json) {
-  verb.add_flag("--json", json, "One JSON document on standard output, and nothing else there");
+  verb.add_flag("--json", json, "One JSON document on standard output, and nothing else there")
+      ->disable_flag_override();
 }
 
 void add_device(CLI::App& verb, std::string& device) {

@@ -11,8 +11,9 @@
 
 namespace snug::cli {
 
-constexpr std::int64_t kMostSequences = 1'000'000'000;  // sizes of tensors stay below 2^63
-constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+constexpr std::int64_t kMostCount = std::int64_t{1} << 62;           // exact as a double too
+constexpr std::int64_t kMostSequences = 1'000'000'000;               // sizes of tensors stay below 2^63
+constexpr double kLargestFloat = std::numeric_limits<float>::max();  // what kernels compute with
 
 // `placeholder` stands for the value in --help. Given twice is an Error; so is what `parse` throws.
 CLI::Option* add_value(CLI::App& verb, const std::string& name, const std::string& placeholder,
@@ -27,7 +28,7 @@ double parse_number(const std::string& name, const std::string& text, double lim
 // Target: the number's type or an optional of it.
 template <class Target>
 CLI::Option* add_count(CLI::App& verb, const std::string& name, Target& target, const std::string& help,
-                       std::int64_t least = 1, std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
+                       std::int64_t least = 1, std::int64_t most = kMostCount) {
   return add_value(
       verb, name, "N",
       [&target, name, least, most](const std::string& text) {
@@ -38,7 +39,7 @@ CLI::Option* add_count(CLI::App& verb, const std::string& name, Target& target, 
 
 template <class Target>
 CLI::Option* add_number(CLI::App& verb, const std::string& name, Target& target, const std::string& help,
-                        double limit = kNoLimit) {
+                        double limit = kLargestFloat) {
   return add_value(
       verb, name, "X",
       [&target, name, limit](const std::string& text) { target = parse_number(name, text, limit); }, help);

@@ -18,6 +18,8 @@
 namespace snug::cli {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr auto kExamples = R"(Examples:
   snug profile --model tiny --out tiny.trace
       Three steps; every allocation, free, operator and saved tensor goes to tiny.trace.
@@ -33,17 +35,44 @@ struct Flags {
   bool json = false;
 };
 
+// The trace is written beside its place and moved there at the end, so that an older one is replaced by a
+// whole one or not at all. A run that failed for want of memory has a whole trace too: it shows why.
+class TraceBeside {
+ public:
+  explicit TraceBeside(fs::path place) : place_(std::move(place)), path_(place_.string() + ".part") {}
+  ~TraceBeside() {
+    std::error_code gone;  // when the run failed otherwise there is none
+    if (!moved_) fs::rename(path_, place_, gone);
+  }
+  TraceBeside(const TraceBeside&) = delete;  // it owns the file
+  TraceBeside& operator=(const TraceBeside&) = delete;
+
+  const fs::path& path() const { return path_; }
+  void move_to_place() {
+    fs::rename(path_, place_);
+    moved_ = true;
+  }
+
+ private:
+  fs::path place_;
+  fs::path path_;
+  bool moved_ = false;
+};
+
 void run(const Flags& flags) {
   const train::TrainConfig config = training_config(flags.training);
   std::error_code unreachable;  // then writing it will say why
-  check(flags.force || !std::filesystem::exists(flags.out, unreachable), "--out ", flags.out,
+  check(flags.force || !fs::exists(flags.out, unreachable), "--out ", flags.out,
         " exists already: choose another, or give --force to replace it");
+  check(!fs::is_directory(flags.out, unreachable), "--out ", flags.out, " is a folder: name a file");
+  TraceBeside trace(flags.out);
   train::Progress progress({.steps = config.steps});
   const train::TrainResult result =
-      train::train(config, {.trace = flags.out,
+      train::train(config, {.trace = trace.path(),
                             .traced_steps = config.steps,
                             .on_step = [&](const train::StepMetrics& metrics) { progress.show(metrics); },
                             .stop = &stop_on_signal()});
+  trace.move_to_place();
   progress.end();
   if (flags.json) {
     print_json(Json{{"trace", flags.out}, {"steps", result.steps}, {"measured", to_json(result.measured)}});

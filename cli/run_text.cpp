@@ -21,6 +21,11 @@ bool within_budget(const TrainConfig& config, const TrainResult& result) {
   return !config.budget_bytes || result.budget_use_bytes(config.device) <= *config.budget_bytes;
 }
 
+template <class Number>
+Json or_null(const std::optional<Number>& number) {
+  return number ? Json(*number) : Json(nullptr);
+}
+
 }  // namespace
 
 std::string heading(const TrainConfig& config, const fs::path& out_dir) {
@@ -47,8 +52,8 @@ std::string summary(const TrainConfig& config, const TrainResult& result, const 
   if (result.interrupted)
     text += fmt::format("\nInterrupted after step {} of {}\n", result.steps, config.steps);
   if (result.steps > 0) {
-    text += fmt::format("\nLoss {:.4f} -> {:.4f}, {} per step, {:.0f} tokens/s\n", result.first_loss,
-                        result.last_loss, train::format_seconds(result.measured.step_seconds),
+    text += fmt::format("\nLoss {:.4f} -> {:.4f}, {} per step, {:.0f} tokens/s\n", *result.first_loss,
+                        *result.last_loss, train::format_seconds(result.measured.step_seconds),
                         result.tokens_per_second);
     text += "\nAt the peak\n" + report::compare(result.predicted.peak, result.measured.peak);
     text += "\n" + memory_lines(result.measured);
@@ -66,10 +71,10 @@ Json document(const TrainConfig& config, const TrainResult& result, const fs::pa
   return {
       {"steps", result.steps},
       {"interrupted", result.interrupted},
-      {"first_loss", result.first_loss},
-      {"last_loss", result.last_loss},
+      {"first_loss", or_null(result.first_loss)},
+      {"last_loss", or_null(result.last_loss)},
       {"tokens_per_second", result.tokens_per_second},
-      {"budget_bytes", config.budget_bytes ? Json(*config.budget_bytes) : Json(nullptr)},
+      {"budget_bytes", or_null(config.budget_bytes)},
       {"predicted",
        {{"peak_bytes", result.predicted.peak.total}, {"bytes", trace::to_json(result.predicted.peak.bytes)}}},
       {"measured", to_json(result.measured)},

@@ -37,6 +37,8 @@ void add_run_flags(CLI::App& verb, TrainingFlags& flags) {
              "Default bf16 on a GPU, fp32 on the CPU");
   add_count(verb, "--seed", flags.seed, "Of weights and synthetic data; default 0", 0);
   add_device(verb, flags.device);
+  verb.add_flag("--allow-nan", flags.allow_nan, "Go on when the loss or the gradients are not finite")
+      ->disable_flag_override();
 }
 
 bool parse_decay(const std::string& text) {
@@ -150,6 +152,7 @@ train::TrainConfig training_config(const TrainingFlags& flags) {
   config.model = models::load_config(flags.model);
   config.seq_len = flags.seq_len.value_or(default_seq_len(config.model));
   config.data = flags.data;
+  config.allow_nan = flags.allow_nan;
   check_schedule(config);
   train::validate(config);
   refuse_text_for_published(flags, config.model);

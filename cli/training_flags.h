@@ -26,6 +26,7 @@ struct TrainingFlags {
   optim::Schedule::Kind schedule = optim::Schedule::Kind::Constant;
   std::uint64_t seed = 0;
   std::optional<std::uint64_t> shuffle;
+  bool allow_nan = false;
 };
 
 // `flags` outlives the parsing; its steps are the verb's default.

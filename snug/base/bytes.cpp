@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <optional>
 
 #include "snug/base/error.h"
+#include "snug/base/parse.h"
 
 namespace snug {
 namespace {
@@ -34,14 +34,6 @@ constexpr Unit kUnits[] = {
     {"TiB", 1024_GiB},
     {"TB", 1'000'000'000'000},
 };
-
-template <class Number>
-std::optional<Number> parse_all(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 std::optional<std::uint64_t> parse(std::string_view text) {
   const std::size_t unit_begin = std::min(text.find_first_not_of("0123456789."), text.size());

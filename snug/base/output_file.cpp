@@ -2,6 +2,7 @@
 #include "snug/base/output_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,6 +62,12 @@ void OutputFile::write(std::string_view bytes) {
 
 void OutputFile::write(std::span<const std::byte> bytes) {
   write(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
+
+bool OutputFile::lock() {
+  const bool is_ours = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+  if (!is_ours) keep();
+  return is_ours;
 }
 
 void OutputFile::keep() {

@@ -31,6 +31,7 @@ class SNUG_API OutputFile {
   // Unbuffered: a line written is in the file even if the process is killed.
   void write(std::string_view bytes);
   void write(std::span<const std::byte> bytes);
+  bool lock();   // until it is closed. False if another process holds it: then the file stays
   void keep();   // from here on the file stays even if close() is never reached (logs)
   void close();  // throws RunError if the file system refuses what it took before
   const std::filesystem::path& path() const { return path_; }

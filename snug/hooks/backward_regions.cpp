@@ -63,7 +63,7 @@ void change_stretch(const Frame& frame, RegionId next) {
 template <class Call>
 void for_each_listener(Call call) {
   for (const Frame* frame = top_frame(); frame; frame = frame->outer.get())
-    if (frame->regions) call(*frame);
+    if (frame->regions) frame->visit([&] { call(*frame); });
 }
 
 std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
@@ -96,6 +96,7 @@ void begin_range(RegionId id) {
   auto& table = ranges();
   std::lock_guard lock(table.mutex);
   auto& list = table.by_thread[at::RecordFunction::currentThreadId()];
+  if (!list.empty() && list.back().region == id) return;
   if (!list.empty() && list.back().first == first) {
     list.back().region = id;
     return;
@@ -121,6 +122,7 @@ BackwardScope::~BackwardScope() {
     if (last) change_stretch(frame, 0);
   });
   set_current_region(outer_);
+  begin_range(outer_);  // a region opened by a hook in the backward went back to the backward's own
 }
 
 void watch_nodes() {

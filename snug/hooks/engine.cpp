@@ -40,7 +40,9 @@ class DelegatingEngine final : public ag::Engine {
       return theirs;  // hooks set in Python are the inner ones
     for (const Frame* frame = top_frame(); frame; frame = frame->outer.get()) {
       if (!frame->saved_tensors) continue;
-      if (auto ours = frame->saved_tensors->hooks()) return ours;
+      std::unique_ptr<ag::SavedVariableHooks> ours;
+      frame->visit([&] { ours = frame->saved_tensors->hooks(); });
+      if (ours) return ours;
     }
     return nullptr;
   }

@@ -1,5 +1,6 @@
 #include "snug/hooks/frame.h"
 
+#include <thread>
 #include <utility>
 
 namespace snug::hooks {
@@ -19,6 +20,15 @@ const Frame* top_frame() noexcept {
   return static_cast<const Frame*>(c10::ThreadLocalDebugInfo::get(kSlot));
 }
 
-FrameGuard::FrameGuard(std::shared_ptr<Frame> frame) : guard_(kSlot, on_top(std::move(frame))) {}
+void Frame::close() const {
+  closed = true;
+  while (visits > 0) std::this_thread::yield();
+}
+
+FrameGuard::FrameGuard(std::shared_ptr<Frame> frame)
+    : frame_(frame), guard_(kSlot, on_top(std::move(frame))) {}
+FrameGuard::~FrameGuard() {
+  frame_->close();
+}
 
 }  // namespace snug::hooks

@@ -4,6 +4,7 @@
 
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include <atomic>
 #include <memory>
 
 #include "snug/base/export.h"
@@ -19,25 +20,48 @@ struct BackwardState;
 // Autograd runs the backward of CUDA tensors on threads of its own, under a copy of the thread-local state of
 // the thread that called backward(). Plain thread_local variables do not travel; c10's ThreadLocalDebugInfo
 // does, and no one else uses its INFERENCE_CONTEXT slot. So every guard pushes a frame there, and a frame
-// outlives every backward that was started under it. Guards nest like scopes: the last one made goes first.
+// outlives every backward that was started under it. Its listener may not: when a node throws, backward()
+// returns while autograd's other threads still run theirs. So listeners are reached through visit(), and a
+// guard that ends waits for visits that have begun and admits no more. Guards nest like scopes: the last one
+// made goes first.
 struct Frame final : c10::DebugInfoBase, std::enable_shared_from_this<Frame> {
   std::shared_ptr<const Frame> outer;
   OperatorListener* operators = nullptr;
   SavedTensorPolicy* saved_tensors = nullptr;
   RegionListener* regions = nullptr;
   std::shared_ptr<BackwardState> backward;  // beside `regions`
+
+  // Runs `call` while the listener is there. False if it is gone.
+  template <class Call>
+  bool visit(Call call) const {
+    struct Visit {
+      explicit Visit(std::atomic<int>& count) : count(count) { ++count; }
+      ~Visit() { --count; }
+      std::atomic<int>& count;
+    } visit(visits);
+    if (closed) return false;
+    call();
+    return true;
+  }
+  void close() const;
+
+ private:
+  mutable std::atomic<int> visits{0};
+  mutable std::atomic<bool> closed{false};
 };
 
 const Frame* top_frame() noexcept;
 
-class FrameGuard {
+class SNUG_API FrameGuard {
  public:
   explicit FrameGuard(std::shared_ptr<Frame> frame);
+  ~FrameGuard();
   // Neither copied nor moved: it is a place in a stack.
   FrameGuard(const FrameGuard&) = delete;
   FrameGuard& operator=(const FrameGuard&) = delete;
 
  private:
+  std::shared_ptr<const Frame> frame_;
   c10::DebugInfoGuard guard_;
 };
 

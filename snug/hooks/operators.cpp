@@ -24,10 +24,9 @@ std::shared_ptr<Frame> frame_of(OperatorListener& listener) {
 }  // namespace
 
 void OperatorCall::proceed() {
-  if (const Frame* frame = with_listener(frame_)) {
+  while (const Frame* frame = with_listener(frame_)) {
     frame_ = frame->outer.get();
-    frame->operators->on_operator(*this);
-    return;
+    if (frame->visit([&] { frame->operators->on_operator(*this); })) return;
   }
   op.redispatchBoxed(keys, &stack);
 }

@@ -43,7 +43,7 @@ thread_local RegionId current = 0;
 template <class Call>
 void tell_listeners(Call call) {
   for (const Frame* frame = top_frame(); frame; frame = frame->outer.get())
-    if (frame->regions) call(*frame->regions);
+    if (frame->regions) frame->visit([&] { call(*frame->regions); });
 }
 
 std::shared_ptr<Frame> frame_of(RegionListener& listener) {
@@ -92,7 +92,7 @@ RegionId region_of_parameter(const at::Tensor& parameter) {
   auto& table = parameter_homes();
   std::lock_guard lock(table.mutex);
   auto entry = table.homes.find(parameter.unsafeGetTensorImpl());
-  return entry == table.homes.end() || entry->second.parameter.expired() ? 0 : entry->second.region;
+  return entry == table.homes.end() ? 0 : entry->second.region;
 }
 
 RegionScope::RegionScope(RegionId id) : id_(id), outer_(current) {

@@ -64,9 +64,15 @@ void Account::apply(const RawEvent& raw) {
       event.block = known ? block->second.id : 0;
       emit(event);
       return;
+    case EventKind::Mark:
+      if (raw.refused) {
+        event.name = names_.intern("out of memory");
+        last_refusal_ = {raw.bytes, ledger_.live(names_)};
+      }
+      emit(event);
+      return;
     case EventKind::Op:
     case EventKind::Copy:
-    case EventKind::Mark:
       emit(event);
       return;
   }

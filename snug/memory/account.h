@@ -5,10 +5,12 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <exception>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
 #include "snug/memory/event_queue.h"
+#include "snug/memory/out_of_budget.h"
 #include "snug/trace/ledger.h"
 #include "snug/trace/trace.h"
 
@@ -25,6 +27,8 @@ class Account {
   void claim_since(trace::BlockId first, trace::Category category, std::int64_t time_ns);
   trace::BlockId next_block() const { return next_; }
   std::int64_t last_time() const { return last_time_; }
+
+  const std::optional<Refusal>& last_refusal() const { return last_refusal_; }
 
   // What the sink threw, once; null if nothing.
   std::exception_ptr take_sink_failure() { return std::exchange(sink_failure_, nullptr); }
@@ -47,6 +51,7 @@ class Account {
 
   trace::EventSink* sink_;
   std::exception_ptr sink_failure_;
+  std::optional<Refusal> last_refusal_;
   trace::Ledger ledger_;
   trace::NameTable names_;
   ska::flat_hash_map<void*, Block> blocks_;  // one insertion and one removal per allocation

@@ -67,14 +67,17 @@ ProcessMemory cuda_process_memory(c10::DeviceIndex device) {
   return memory;
 }
 
-std::uint64_t cap_cuda_memory(c10::DeviceIndex device, std::uint64_t budget_bytes) {
-  const std::uint64_t outside = std::max(cuda_process_memory(device).outside_bytes(), kOutsideAtFirst);
-  check(outside < budget_bytes, "the budget of ", format_bytes(budget_bytes),
-        " is below what CUDA itself takes (", format_bytes(outside), ")");
+std::uint64_t cap_cuda_memory(c10::DeviceIndex device, std::optional<std::uint64_t> budget_bytes) {
   c10::cuda::CUDAGuard guard(device);
   std::size_t free = 0, total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-  const std::uint64_t cap = std::min<std::uint64_t>(budget_bytes - outside, total);
+  std::uint64_t cap = total;
+  if (budget_bytes) {
+    const std::uint64_t outside = std::max(cuda_process_memory(device).outside_bytes(), kOutsideAtFirst);
+    check(outside < *budget_bytes, "the budget of ", format_bytes(*budget_bytes),
+          " is below what CUDA itself takes (", format_bytes(outside), ")");
+    cap = std::min<std::uint64_t>(*budget_bytes - outside, total);
+  }
   c10::cuda::CUDACachingAllocator::setMemoryFraction(static_cast<double>(cap) / static_cast<double>(total),
                                                      device);
   return cap;

@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
-#include <atomic>
 #include <mutex>
 
 #include "snug/base/error.h"
@@ -19,7 +18,17 @@ using trace::EventKind;
 namespace {
 
 class Watch;
-std::atomic<Watch*> active{nullptr};
+
+// Torch's callbacks cannot be detached, so they are the same for ever and look here for whoever is watching.
+// Locked inside the allocator's lock, so nothing is asked of the allocator under it elsewhere.
+struct Slot {
+  std::mutex mutex;
+  Watch* watch = nullptr;
+};
+Slot& slot() {
+  static Slot& only = *std::make_unique<Slot>().release();  // the allocator outlives static objects
+  return only;
+}
 
 std::uint64_t bytes_of(const c10::CachingAllocator::StatArray& stat) {
   return static_cast<std::uint64_t>(
@@ -34,26 +43,24 @@ std::uint64_t bytes_of(const c10::CachingAllocator::StatArray& stat) {
 // allocator's mutex is recursive: asking for statistics inside the callback is allowed.
 class Watch final : public CudaTracker {
  public:
-  Watch(EventQueue& queue, c10::DeviceIndex device, std::function<void(std::uint64_t)> refused)
-      : queue_(queue), device_(device), refused_(std::move(refused)) {
-    attach_callback();
-    check(!active, "another tracker is watching CUDA memory: one at a time");
+  Watch(EventQueue& queue, c10::DeviceIndex device) : queue_(queue), device_(device), place_(*this) {
     queue_live_blocks();
-    active = this;
   }
-  ~Watch() override { active = nullptr; }
 
-  void settle() override {
-    std::uint64_t entry = 0;
-    {
-      std::lock_guard lock(mutex_);
-      if (!pending_) return;
-      entry = entries_;
+  void take(std::vector<RawEvent>& into) override {
+    for (;;) {
+      std::uint64_t entry = 0;
+      {
+        std::lock_guard lock(slot().mutex);
+        if (!pending_) return queue_.take(into);
+        entry = entries_;
+      }
+      const std::uint64_t now = active_bytes();
+      std::lock_guard lock(slot().mutex);
+      if (entry != entries_) continue;  // another thread was here in between; `now` is of no use
+      resolve(now);
+      return queue_.take(into);
     }
-    // Not under our lock: the callback takes it inside the allocator's.
-    const std::uint64_t now = bytes_of(allocator::getDeviceStats(device_).active_bytes);
-    std::lock_guard lock(mutex_);
-    if (entry == entries_) resolve(now);  // else a later entry has done it
   }
 
   std::uint64_t allocated_bytes() const override {
@@ -61,43 +68,66 @@ class Watch final : public CudaTracker {
   }
 
  private:
-  // There is no way to detach, so the callback is the same for ever and looks for whoever is active.
-  void attach_callback() {
+  struct Place {
+    explicit Place(Watch& watch) {
+      attach_callbacks();
+      std::lock_guard lock(slot().mutex);
+      check(!slot().watch, "another tracker is watching CUDA memory: one at a time");
+      slot().watch = &watch;
+    }
+    ~Place() {
+      std::lock_guard lock(slot().mutex);
+      slot().watch = nullptr;
+    }
+    Place(const Place&) = delete;  // there is one slot
+    Place& operator=(const Place&) = delete;
+  };
+
+  static void attach_callbacks() {
     at::globalContext().lazyInitDevice(at::kCUDA);
     static std::once_flag once;
     std::call_once(once, [] {
       allocator::attachAllocatorTraceTracker([](const TraceEntry& entry) {
-        if (Watch* watch = active) watch->on_entry(entry);
+        std::lock_guard lock(slot().mutex);
+        if (slot().watch) slot().watch->on_entry(entry);
       });
       allocator::attachOutOfMemoryObserver(
           [](std::int64_t device, std::size_t bytes, std::size_t, std::size_t) {
-            if (Watch* watch = active; watch && watch->device_ == device) watch->refused_(bytes);
+            std::lock_guard lock(slot().mutex);
+            if (slot().watch && slot().watch->device_ == device) slot().watch->on_refusal(bytes);
           });
     });
   }
 
+  // The allocator tells of the snapshot inside the lock that it takes it under: what was told before is in
+  // it, what is told after comes after it.
   void queue_live_blocks() {
-    for (const auto& segment : allocator::snapshot({0, 0}, /*include_traces=*/false).segments) {
+    const auto snapshot = allocator::snapshot({0, 0}, /*include_traces=*/false);
+    std::vector<RawEvent> live;
+    for (const auto& segment : snapshot.segments) {
       if (segment.device != device_) continue;
       auto address = reinterpret_cast<std::uintptr_t>(segment.address);
       for (const auto& block : segment.blocks) {
         if (block.allocated)
-          queue_.push(
+          live.push_back(
               {.kind = EventKind::Alloc, .address = reinterpret_cast<void*>(address), .bytes = block.size});
         address += block.size;
       }
     }
+    std::lock_guard lock(slot().mutex);
+    ensure(seen_snapshot_, "torch's allocator took a snapshot without telling of it");
+    queue_.push_front(live);
   }
 
-  // Under the allocator's lock: no tensors, no waiting.
+  // Under the allocator's lock and the slot's: no tensors, no waiting.
   void on_entry(const TraceEntry& entry) {
     if (entry.device_ != device_) return;
-    std::lock_guard lock(mutex_);
+    seen_snapshot_ |= entry.action_ == TraceEntry::SNAPSHOT;
+    if (!seen_snapshot_) return;
     ++entries_;
     const bool allocates = entry.action_ == TraceEntry::ALLOC;
     if (!allocates && !pending_ && entry.action_ != TraceEntry::FREE_REQUESTED) return;
-    const std::uint64_t now =
-        allocates || pending_ ? bytes_of(allocator::getDeviceStats(device_).active_bytes) : 0;
+    const std::uint64_t now = allocates || pending_ ? active_bytes() : 0;
     resolve(now);
     void* address = reinterpret_cast<void*>(entry.addr_);
     if (allocates) {
@@ -113,26 +143,34 @@ class Watch final : public CudaTracker {
     }
   }
 
+  void on_refusal(std::uint64_t bytes) {
+    queue_.push(
+        {.kind = EventKind::Mark, .region = hooks::current_region(), .bytes = bytes, .refused = true});
+  }
+
   void resolve(std::uint64_t active_now) {
     if (!pending_) return;
-    queue_.set_bytes(pending_, active_now - active_before_);
+    ensure(queue_.set_bytes(pending_, active_now - active_before_),
+           "a block left the queue without its size");
     pending_ = nullptr;
   }
 
+  std::uint64_t active_bytes() const { return bytes_of(allocator::getDeviceStats(device_).active_bytes); }
+
   EventQueue& queue_;
-  c10::DeviceIndex device_;
-  std::function<void(std::uint64_t)> refused_;
-  std::mutex mutex_;
+  const c10::DeviceIndex device_;
+  // Under the slot's lock:
+  bool seen_snapshot_ = false;
   std::uint64_t entries_ = 0;
   void* pending_ = nullptr;
   std::uint64_t active_before_ = 0;
+  Place place_;  // the last: what the callbacks use is there before them and after them
 };
 
 }  // namespace
 
-std::unique_ptr<CudaTracker> CudaTracker::attach(EventQueue& queue, c10::DeviceIndex device,
-                                                 std::function<void(std::uint64_t)> refused) {
-  return std::make_unique<Watch>(queue, device, std::move(refused));
+std::unique_ptr<CudaTracker> CudaTracker::attach(EventQueue& queue, c10::DeviceIndex device) {
+  return std::make_unique<Watch>(queue, device);
 }
 
 }  // namespace snug::memory

@@ -4,8 +4,8 @@
 
 #include <c10/core/Device.h>
 
-#include <functional>
 #include <memory>
+#include <vector>
 
 #include "snug/memory/event_queue.h"
 
@@ -15,12 +15,10 @@ class CudaTracker {
  public:
   // Blocks that are live already are queued first, so that the account starts equal to torch's
   // allocated_bytes.
-  // `refused` runs when the allocator is about to throw for want of memory, outside its lock.
-  static std::unique_ptr<CudaTracker> attach(EventQueue& queue, c10::DeviceIndex device,
-                                             std::function<void(std::uint64_t requested_bytes)> refused);
+  static std::unique_ptr<CudaTracker> attach(EventQueue& queue, c10::DeviceIndex device);
   virtual ~CudaTracker() = default;
 
-  virtual void settle() = 0;  // learns the size of the latest allocation; call before emptying the queue
+  virtual void take(std::vector<RawEvent>& into) = 0;  // empties the queue once every size in it is known
   virtual std::uint64_t allocated_bytes() const = 0;
 };
 

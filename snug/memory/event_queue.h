@@ -21,6 +21,7 @@ struct RawEvent {
   std::uint64_t bytes = 0;
   const c10::OperatorName* op = nullptr;  // Op: stable as long as the operator is registered
   trace::NameId name = 0;                 // Mark
+  bool refused = false;                   // Mark: the allocator could not give `bytes`
   std::int64_t time_ns = 0;
 };
 
@@ -36,8 +37,12 @@ class EventQueue {
     return events_.size();
   }
 
-  // Changes the size of the latest Alloc of `address`, which the allocator told only afterwards.
-  void set_bytes(void* address, std::uint64_t bytes) noexcept;
+  // What was there before the queue was: goes in front of all that was pushed, at time 0.
+  void push_front(const std::vector<RawEvent>& events);
+
+  // Changes the size of the latest Alloc of `address`, which the allocator told only afterwards. False if no
+  // such event is waiting.
+  bool set_bytes(void* address, std::uint64_t bytes) noexcept;
 
   void take(std::vector<RawEvent>& into);  // swaps: `into` must be empty, its capacity is used again
 

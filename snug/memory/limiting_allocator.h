@@ -1,10 +1,12 @@
-// Refuses what would take the live bytes above a limit. Counts for itself, so it needs no tracker beside it.
+// Refuses what would take the live bytes above a limit, and says what was alive when upstream has no more.
+// Counts for itself, so it needs no tracker beside it.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 
+#include "snug/memory/out_of_budget.h"
 #include "snug/memory/resource.h"
 #include "snug/trace/ledger.h"
 
@@ -25,6 +27,8 @@ class SNUG_API LimitingAllocator final : public Resource {
   }  // a block taken over from elsewhere, now freed through here
 
  private:
+  Refusal refusal(std::uint64_t bytes, std::uint64_t live) const;
+
   std::shared_ptr<Resource> upstream_;
   std::uint64_t limit_;
   std::function<trace::Snapshot()> alive_;

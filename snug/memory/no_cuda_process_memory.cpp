@@ -15,7 +15,7 @@ ProcessMemory cuda_process_memory(c10::DeviceIndex) {
 void note_memory_before_context(c10::DeviceIndex) {
   no_cuda();
 }
-std::uint64_t cap_cuda_memory(c10::DeviceIndex, std::uint64_t) {
+std::uint64_t cap_cuda_memory(c10::DeviceIndex, std::optional<std::uint64_t>) {
   no_cuda();
 }
 

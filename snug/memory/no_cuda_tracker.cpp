@@ -3,8 +3,7 @@
 
 namespace snug::memory {
 
-std::unique_ptr<CudaTracker> CudaTracker::attach(EventQueue&, c10::DeviceIndex,
-                                                 std::function<void(std::uint64_t)>) {
+std::unique_ptr<CudaTracker> CudaTracker::attach(EventQueue&, c10::DeviceIndex) {
   fail("this build of snug has no CUDA: configure with -DSNUG_CUDA=ON");
 }
 

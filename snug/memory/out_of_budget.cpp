@@ -9,20 +9,22 @@ namespace snug::memory {
 
 namespace {
 
-std::string describe(std::uint64_t requested, std::uint64_t budget, const trace::Snapshot& alive) {
-  const std::string headline = fmt::format(
-      "out of budget: {} ({} bytes) more were asked for while {} were alive; the budget is {} ({} bytes)\n",
-      format_bytes(requested), requested, format_bytes(alive.total), format_bytes(budget), budget);
-  return headline + report::table(alive);
+std::string describe(const Refusal& refusal, std::optional<std::uint64_t> budget) {
+  const std::string limit = budget
+                                ? fmt::format("the budget is {} ({} bytes)", format_bytes(*budget), *budget)
+                                : "the device has no more";
+  return fmt::format("out of {}: {} ({} bytes) more were asked for while {} were alive; {}\n{}",
+                     budget ? "budget" : "memory", format_bytes(refusal.requested_bytes),
+                     refusal.requested_bytes, format_bytes(refusal.alive.total), limit,
+                     report::table(refusal.alive));
 }
 
 }  // namespace
 
-OutOfBudget::OutOfBudget(std::uint64_t requested_bytes, std::uint64_t budget_bytes, trace::Snapshot alive)
+OutOfBudget::OutOfBudget(Refusal refusal, std::optional<std::uint64_t> budget_bytes)
     : c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "out of budget"),
-      requested_(requested_bytes),
+      refusal_(std::move(refusal)),
       budget_(budget_bytes),
-      alive_(std::move(alive)),
-      text_(describe(requested_, budget_, alive_)) {}
+      text_(describe(refusal_, budget_)) {}
 
 }  // namespace snug::memory

@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "snug/base/export.h"
@@ -33,7 +34,7 @@ SNUG_API void note_memory_before_context(c10::DeviceIndex device);
 
 // Caps torch's allocator so that allocator and outside together stay below `budget_bytes`; returns the cap.
 // At least 0.9 GiB is left for the outside, which grows as libraries load. Throws Error if the budget is
-// below that.
-SNUG_API std::uint64_t cap_cuda_memory(c10::DeviceIndex device, std::uint64_t budget_bytes);
+// below that. Without a budget the allocator may take the whole device, as it does at first.
+SNUG_API std::uint64_t cap_cuda_memory(c10::DeviceIndex device, std::optional<std::uint64_t> budget_bytes);
 
 }  // namespace snug::memory

@@ -1,6 +1,7 @@
 #include "snug/memory/resource.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
 
 #include <atomic>
 
@@ -14,7 +15,13 @@ namespace {
 // Keeps torch's own reporting to its profiler, which sits in the default allocator.
 class TorchCpu final : public Resource {
  public:
-  void* allocate(std::size_t bytes) override { return c10::GetDefaultCPUAllocator()->raw_allocate(bytes); }
+  void* allocate(std::size_t bytes) override {
+    try {
+      return c10::GetDefaultCPUAllocator()->raw_allocate(bytes);
+    } catch (const c10::Error& error) {  // torch has a type of its own for this on devices only
+      throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, error.what_without_backtrace());
+    }
+  }
   void deallocate(void* address, std::size_t) noexcept override {
     c10::GetDefaultCPUAllocator()->raw_deallocate(address);
   }

@@ -111,12 +111,7 @@ class Tracker::Impl {
   explicit Impl(const TrackerOptions& options) : account_(options.sink), device_(options.device) {
     if (device_.is_cuda()) {
       check(!options.budget_bytes, "a tracker does not limit CUDA memory: cap torch's allocator instead");
-      cuda_ = CudaTracker::attach(*queue_, device_.index() < 0 ? 0 : device_.index(),
-                                  [this](std::uint64_t bytes) {
-                                    auto snapshot = alive();
-                                    std::lock_guard lock(mutex_);
-                                    refusal_ = {bytes, std::move(snapshot)};
-                                  });
+      cuda_ = CudaTracker::attach(*queue_, device_.index() < 0 ? 0 : device_.index());
     } else {
       const std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max() / 2;
       host_.emplace(queue_, device_.type(), options.budget_bytes.value_or(unlimited),
@@ -143,10 +138,6 @@ class Tracker::Impl {
 
   std::uint64_t allocator_bytes() const { return host_ ? host_->live_bytes() : cuda_->allocated_bytes(); }
   EventQueue& queue() { return *queue_; }
-  std::optional<Refusal> last_refusal() const {
-    std::lock_guard lock(mutex_);
-    return refusal_;
-  }
   ~Impl() {
     with_account_quietly([](Account&) {});  // the sink gets every event
   }
@@ -157,18 +148,16 @@ class Tracker::Impl {
   }
 
   void empty_queue() {
-    if (cuda_) cuda_->settle();
-    queue_->take(batch_);
+    cuda_ ? cuda_->take(batch_) : queue_->take(batch_);
     for (const RawEvent& event : batch_) account_.apply(event);
     batch_.clear();
   }
 
   std::shared_ptr<EventQueue> queue_ = std::make_shared<EventQueue>();
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   Account account_;
   std::vector<RawEvent> batch_;
   c10::Device device_;
-  std::optional<Refusal> refusal_;
   OperatorWatch operators_{*queue_, kQueueLength, [this] { settle_account(); }};
   SaveWatch saves_{queue_};
   GradientWatch gradients_{*queue_};
@@ -200,8 +189,8 @@ std::uint64_t Tracker::peak_bytes() {
 trace::Snapshot Tracker::live() {
   return impl_->alive();
 }
-std::optional<Tracker::Refusal> Tracker::last_refusal() const {
-  return impl_->last_refusal();
+std::optional<Refusal> Tracker::last_refusal() {
+  return impl_->with_account_quietly([](Account& account) { return account.last_refusal(); });
 }
 trace::Snapshot Tracker::peak() {
   return impl_->with_account([](Account& account) { return account.ledger().peak(account.names()); });

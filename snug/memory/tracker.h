@@ -18,6 +18,7 @@
 #include <string_view>
 
 #include "snug/base/export.h"
+#include "snug/memory/out_of_budget.h"
 #include "snug/trace/ledger.h"
 #include "snug/trace/trace.h"
 
@@ -30,8 +31,8 @@ struct TrackerOptions {
 };
 
 // Allocations and frees are seen on every thread; operators, saved tensors and gradients on the thread that
-// made the tracker and in the backwards it starts. Destroyed on that thread, before guards made earlier. One
-// per device.
+// made the tracker and in the backwards it starts. Destroyed on that thread, before guards made earlier. On
+// CUDA one at a time; on the CPU and on Meta they nest.
 class SNUG_API Tracker {
  public:
   explicit Tracker(const TrackerOptions& options = {});
@@ -67,13 +68,9 @@ class SNUG_API Tracker {
   trace::Snapshot peak();
   trace::CategoryBytes category_peaks();
   void reset_peak();
-  // What was alive when torch's CUDA allocator last refused a request on this device. On the CPU and Meta the
-  // exception itself, OutOfBudget, says so.
-  struct Refusal {
-    std::uint64_t requested_bytes = 0;
-    trace::Snapshot alive;
-  };
-  std::optional<Refusal> last_refusal() const;
+  // The last request on this device that torch's CUDA allocator could not meet, in the size of the segment it
+  // then asked the driver for. On the CPU and Meta the exception itself, OutOfBudget, says so.
+  std::optional<Refusal> last_refusal();
   // The allocator's own count: the limiter's on CPU and Meta, torch's allocated_bytes on CUDA. Equal to
   // live_bytes().
   std::uint64_t allocator_bytes() const;

@@ -17,7 +17,6 @@ namespace {
 constexpr const char* kIrrelevant[] = {
     "_attn_implementation_autoset",
     "_name_or_path",
-    "architectures",
     "bos_token_id",
     "eos_token_id",
     "is_llama_config",
@@ -68,11 +67,25 @@ double read_rope_theta(const JsonReader& json, const std::string& where) {
 void refuse_other_architectures(const JsonReader& json, const std::string& where) {
   const auto type = json.required<std::string>("model_type");
   check(type == "llama", where, ": model_type '", type, "' is not supported; expected 'llama'");
+  const Json names = json.optional<Json>("architectures", Json::array());
+  check(names.is_array() && (names.empty() || names == Json::array({"LlamaForCausalLM"})), where,
+        ": architectures must be [\"LlamaForCausalLM\"], got ", names.dump());
   expect<std::string>(json, where, "hidden_act", "silu");
   expect(json, where, "attention_bias", false);
   expect(json, where, "mlp_bias", false);
   expect(json, where, "attention_dropout", 0.0);
   expect(json, where, "rope_interleaved", false);
+}
+
+// Of published weights, under the old key or the new; what training uses is --precision's to say.
+void check_dtype(const JsonReader& json, const std::string& where) {
+  const auto old = json.optional<std::string>("torch_dtype", "float32");
+  const auto now = json.optional<std::string>("dtype", old);
+  for (const auto& dtype : {old, now})
+    check(dtype == "float32" || dtype == "bfloat16" || dtype == "float16" || dtype == "auto", where,
+          ": dtype must be float32, bfloat16 or float16, got '", dtype, "'");
+  check(!json.has("torch_dtype") || old == now, where, ": torch_dtype is '", old, "' but dtype is '", now,
+        "'; expected the same or only one of them");
 }
 
 void check_positive(std::int64_t value, const char* key, const std::string& where) {
@@ -88,11 +101,13 @@ void check_tensor(std::int64_t rows, std::int64_t columns, const char* name, con
 
 LlamaConfig load_config(const std::string& model) {
   if (const auto preset = find_preset(model)) return *preset;
-  std::error_code ignored;  // a path that cannot be looked at counts as not there
+  std::error_code error;
   std::filesystem::path path = model;
-  if (std::filesystem::is_directory(path, ignored)) path /= "config.json";
-  check(std::filesystem::is_regular_file(path, ignored), "no model ", model, ": expected a preset (",
-        preset_names(), "), a folder with config.json, or a config.json");
+  if (std::filesystem::is_directory(path, error)) path /= "config.json";
+  const bool is_file = std::filesystem::is_regular_file(path, error);
+  check(error != std::errc::permission_denied, "--model ", path.string(), ": ", error.message());
+  check(is_file, "no model ", model, ": expected a preset (", preset_names(),
+        "), a folder with config.json, or a config.json");
   return parse_config(read_json(path), path.string());
 }
 
@@ -120,9 +135,7 @@ LlamaConfig parse_config(Json object, const std::string& where) {
   config.tied_embeddings = json.optional<bool>("tie_word_embeddings", false);
   config.initializer_range = json.optional<double>("initializer_range", 0.02);
 
-  // The dtype of published weights: the file of weights says it itself.
-  json.optional<std::string>("torch_dtype", "");
-  json.optional<std::string>("dtype", "");
+  check_dtype(json, where);
   for (const char* key : kIrrelevant) json.ignore(key);
   json.refuse_unread();
   validate(config, where);

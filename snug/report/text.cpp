@@ -69,10 +69,17 @@ std::string regions(const Snapshot& snapshot, std::size_t count) {
   return align(rows, "llrr");
 }
 
+// "3 steps", or "the first 3 of 10 steps" where the run had more than the trace.
+std::string steps(const Summary& summary) {
+  const auto planned = summary.info.about.find("steps");
+  if (planned == summary.info.about.end() || !planned->is_number_integer() || *planned <= summary.steps)
+    return plural(summary.steps, "step");
+  return fmt::format("the first {} of {} steps", summary.steps, planned->get<std::uint64_t>());
+}
+
 std::string heading(const Summary& summary) {
-  std::string text =
-      fmt::format("{}: {}, {}, {:.3f} s\n", fit(summary.info.device, kDeviceWidth),
-                  plural(summary.events, "event"), plural(summary.steps, "step"), summary.seconds);
+  std::string text = fmt::format("{}: {}, {}, {:.3f} s\n", fit(summary.info.device, kDeviceWidth),
+                                 plural(summary.events, "event"), steps(summary), summary.seconds);
   for (const auto& [key, value] : summary.info.about.items()) {
     const std::string shown = value.is_string() ? value.get<std::string>()
                                                 : value.dump(-1, ' ', false, Json::error_handler_t::replace);

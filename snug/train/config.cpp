@@ -1,6 +1,7 @@
 #include "snug/train/config.h"
 
 #include <cmath>
+#include <limits>
 
 #include "snug/base/error.h"
 
@@ -61,8 +62,13 @@ void validate(const TrainConfig& config) {
         "--precision fp16 needs loss scaling, which snug does not have yet: use bf16 or fp32");
   check(config.optimizer.warmup >= 0 && config.optimizer.warmup <= config.steps,
         "--warmup must be between 0 and --steps ", config.steps, ", got ", config.optimizer.warmup);
-  for (auto [value, flag] : {std::pair{config.optimizer.lr, "--lr"}, {config.optimizer.clip, "--clip"}})
-    check(std::isfinite(value) && value >= 0, flag, " must be 0 or a positive number, got ", value);
+  const OptimizerConfig& optimizer = config.optimizer;
+  for (auto [value, flag] : {std::pair{optimizer.lr, "--lr"},
+                             {optimizer.clip, "--clip"},
+                             {optimizer.weight_decay, "--weight-decay"},
+                             {optimizer.eps, "--eps"}})
+    check(value >= 0 && value <= std::numeric_limits<float>::max(), flag,
+          " must be 0 or a positive number that fits fp32, got ", value);
 }
 
 Json to_json(const TrainConfig& config) {
@@ -91,6 +97,7 @@ Json to_json(const TrainConfig& config) {
   } else {
     json["momentum"] = config.optimizer.momentum;
   }
+  if (config.allow_nan) json["allow_nan"] = true;
   json["shuffle"] = config.shuffle_seed ? Json(*config.shuffle_seed) : Json(nullptr);
   json["budget_bytes"] = config.budget_bytes ? Json(*config.budget_bytes) : Json(nullptr);
   return json;

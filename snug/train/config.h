@@ -52,6 +52,7 @@ struct TrainConfig {
   Precision precision = Precision::Fp32;
   OptimizerConfig optimizer;
   std::optional<std::uint64_t> budget_bytes;
+  bool allow_nan = false;  // else a loss or gradient norm that is not finite ends the run
 
   std::int64_t accumulation() const { return batch_size / micro_batch; }
 };

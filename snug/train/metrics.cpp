@@ -19,22 +19,31 @@ std::string number(double value) {
   return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null";
 }
 
+// What a run leaves that failed before the end of its first step. Its place may be taken.
+bool never_stepped(const fs::path& path) {
+  std::error_code missing;
+  return fs::exists(path / "config.json", missing) && fs::file_size(path / "metrics.jsonl", missing) == 0;
+}
+
 }  // namespace
 
 RunDirectory::RunDirectory(const fs::path& path, const Json& config) : path_(path) {
   std::error_code error;
   const bool made = fs::create_directories(path_, error);
   check(!error, "--out-dir ", path_.string(), " cannot be made: ", error.message());
-  for (const char* file : {"config.json", "metrics.jsonl", "trace"})
-    check(!fs::exists(path_ / file), "--out-dir ", path_.string(), " already holds a run (", file,
-          " is there): choose another");
+  if (!never_stepped(path_)) {
+    for (const char* file : {"config.json", "metrics.jsonl", "trace"})
+      check(!fs::exists(path_ / file), "--out-dir ", path_.string(), " already holds a run (", file,
+            " is there): choose another");
+  }
   try {
+    metrics_ = std::make_unique<OutputFile>(path_ / "metrics.jsonl", OutputFile::Mode::Append);
+    check(metrics_->lock(), "another run is writing to it");
     OutputFile file(path_ / "config.json");
     file.write(config.dump(2) + "\n");
     file.close();
-    metrics_ = std::make_unique<OutputFile>(path_ / "metrics.jsonl");
   } catch (const Error& failed) {
-    fs::remove(path_ / "config.json", error);
+    metrics_.reset();
     if (made) fs::remove(path_, error);
     fail("--out-dir ", path_.string(), " cannot be written: ", failed.what());
   }

@@ -23,7 +23,7 @@ struct StepMetrics {
 
 class SNUG_API RunDirectory {
  public:
-  // Throws Error if the folder cannot be made or written, or already holds a run.
+  // Throws Error if the folder cannot be made or written, or already holds a run of at least one step.
   RunDirectory(const std::filesystem::path& path, const Json& config);
 
   void append(const StepMetrics& metrics);  // one whole line of metrics.jsonl, on disk when this returns

@@ -36,7 +36,7 @@ void prepare_cuda(const TrainConfig& config) {
   const std::string missing = ops::missing_kernel_image(index);
   check(missing.empty(), missing);
   at::globalContext().lazyInitDevice(at::kCUDA);
-  if (config.budget_bytes) memory::cap_cuda_memory(index, *config.budget_bytes);
+  memory::cap_cuda_memory(index, config.budget_bytes);
 }
 
 // The highest figures of the run, step by step.
@@ -62,16 +62,26 @@ class PeakKeeper {
 
 // Torch's own out-of-memory error on CUDA says how much was alive, not what: the tracker knows.
 template <class Run>
-auto with_report(const memory::Tracker& tracker, const TrainConfig& config, Run run) {
+auto with_report(memory::Tracker& tracker, const TrainConfig& config, Run run) {
   try {
     return run();
   } catch (const memory::OutOfBudget&) {
     throw;
   } catch (const c10::OutOfMemoryError&) {
     const auto refusal = tracker.last_refusal();
-    if (!refusal || !config.budget_bytes) throw;
-    throw memory::OutOfBudget(refusal->requested_bytes, *config.budget_bytes, refusal->alive);
+    if (!refusal) throw;
+    throw memory::OutOfBudget(*refusal, config.budget_bytes);
   }
+}
+
+// Checked after the step is on record: its line shows the loss, the norm and the learning rate that led here.
+void refuse_nan(const StepMetrics& metrics) {
+  const bool loss_is_finite = std::isfinite(metrics.loss);
+  if (loss_is_finite && std::isfinite(metrics.gradient_norm)) return;
+  const double value = loss_is_finite ? metrics.gradient_norm : metrics.loss;
+  throw RunError(concat(loss_is_finite ? "the gradient norm" : "the loss", " is ",
+                        std::isnan(value) ? "nan" : "infinite", " at step ", metrics.step,
+                        ": try a smaller --lr or a longer --warmup, or --allow-nan to go on"));
 }
 
 double median_after_first(std::vector<double> seconds) {
@@ -116,9 +126,9 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
   for (std::int64_t step = 0; step < config.steps && !(options.stop && *options.stop); ++step) {
     const auto start = std::chrono::steady_clock::now();
     tracker.mark("step " + std::to_string(step + 1));
-    const io::Batch batch = load_batch(data, config, step, tracker);
     const double lr = optim::learning_rate(schedule, step);
     const StepResult stepped = with_report(tracker, config, [&] {
+      const io::Batch batch = load_batch(data, config, step, tracker);
       return run_step(setup, batch, config, count_targets(batch.targets), lr, tracker);
     });
 
@@ -137,6 +147,7 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
     if (step == 0) result.first_loss = metrics.loss;
     result.last_loss = metrics.loss;
     result.steps = step + 1;
+    if (!config.allow_nan) refuse_nan(metrics);
   }
   trace.finish();
   result.interrupted = result.steps < config.steps;

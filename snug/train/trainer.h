@@ -34,7 +34,7 @@ struct Measured {
 struct TrainResult {
   std::int64_t steps = 0;
   bool interrupted = false;
-  double first_loss = 0, last_loss = 0;
+  std::optional<double> first_loss, last_loss;  // none if the run ended before its first step
   double tokens_per_second = 0;
   std::optional<std::uint64_t> budget_bytes;
   capture::Captured predicted;

@@ -1,4 +1,5 @@
 """Files that are not what they should be, and disks that are full."""
+import fcntl
 import json
 import resource
 
@@ -76,6 +77,33 @@ class BadOutput(CommandTest):
     def test_an_out_dir_that_holds_a_run(self):
         self.succeeds(*RUN, "--out-dir", "run")
         self.refuses(*RUN, "--out-dir", "run", says=["--out-dir run", "already holds a run"])
+
+    def test_the_place_of_a_run_that_never_stepped_may_be_taken(self):
+        result = self.snug(*RUN, "--out-dir", "run", "--budget", "1MiB")
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertIn("out of budget", result.stderr)
+        self.succeeds("report", "run/trace")  # shows why
+        self.succeeds(*RUN, "--out-dir", "run")
+        self.assertIsNone(json.loads((self.folder / "run" / "config.json").read_text())["budget_bytes"])
+
+    def test_two_runs_do_not_share_a_folder(self):
+        run = self.folder / "run"
+        run.mkdir()
+        self.write("run/config.json", "{}")
+        with open(run / "metrics.jsonl", "w") as metrics:
+            fcntl.flock(metrics, fcntl.LOCK_EX)
+            self.refuses(*RUN, "--out-dir", "run", says=["--out-dir run", "another run"])
+
+    def test_a_folder_with_a_config_of_its_own_is_left_alone(self):
+        (self.folder / "model").mkdir()
+        self.write("model/config.json", "{}")
+        self.refuses(*RUN, "--out-dir", "model", says=["--out-dir model", "config.json"])
+
+    def test_a_failed_profile_leaves_the_older_trace(self):
+        self.succeeds("profile", *SMALL, "--steps", 1, "--out", "a.trace")
+        before = self.files()
+        self.full_disk("profile", *SMALL, "--out", "a.trace", "--force")
+        self.assertEqual(self.files(), before)
 
     def test_a_trace_that_cannot_be_written(self):
         self.refuses("profile", *SMALL, "--out", "missing/a.trace", says="missing/a.trace")

@@ -18,12 +18,14 @@ class BadFlags(CommandTest):
         self.refuses("train", "--steps", says=["--steps", "needs a value"])
         self.refuses("train", "--data", "--steps", "3", says=["--data", "needs a value"])
         self.refuses("train", "--steps", 1, "--steps", 2, says=["--steps", "2 times"])
+        self.refuses("train", "--json=3", says="--json")
 
     def test_numbers(self):
         for option, value in [("--batch-size", "abc"), ("--batch-size", "0"), ("--batch-size", "1e300"),
                               ("--batch-size", "2.5"), ("--steps", "-1"), ("--steps", "0"), ("--steps", "5x"),
                               ("--micro-batch", "0"), ("--accumulation", "-2"), ("--seq-len", "0"), ("--lr", "nan"),
                               ("--lr", "-1"), ("--lr", "inf"), ("--lr", "fast"), ("--clip", "-1"), ("--seed", "-1"),
+                              ("--lr", "1e99"), ("--eps", "1e39"), ("--steps", "1e30"),
                               ("--beta1", "1.5"), ("--beta2", "1"), ("--warmup", "-1"), ("--shuffle", "x")]:
             with self.subTest(option=option, value=value):
                 self.refuses("train", option, value, says=[option, value])

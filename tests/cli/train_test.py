@@ -24,10 +24,18 @@ class Train(CommandTest):
         self.assertTrue(text.endswith("\n"), "a half-written line")
         return [json.loads(line) for line in text.splitlines()]
 
+    def test_a_loss_that_is_no_number_ends_the_run(self):
+        result = self.snug("train", "--steps", "9", *SMALL, "--lr", "1e30", "--out-dir", "run")
+        self.assertEqual(result.returncode, 3, result.stderr)
+        lines = self.metrics("run")
+        self.assertRegex(result.stderr.splitlines()[-1], f"is (nan|infinite) at step {len(lines)}: .*--allow-nan")
+        self.assertLess(len(lines), 9)
+
     def test_metrics_stay_json_when_the_loss_is_no_number(self):
-        self.succeeds("train", "--steps", "3", *SMALL, "--lr", "1e30", "--out-dir", "run")
-        lines = (self.folder / "run" / "metrics.jsonl").read_text().splitlines()
-        self.assertIsNone(json.loads(lines[-1])["loss"])
+        self.succeeds("train", "--steps", "3", *SMALL, "--lr", "1e30", "--allow-nan", "--out-dir", "run")
+        lines = self.metrics("run")
+        self.assertEqual(len(lines), 3)
+        self.assertIsNone(lines[-1]["loss"])
 
     def test_json_has_the_fields_others_rely_on(self):
         text = self.write("book.txt", "to be or not to be, that is the question. " * 100)

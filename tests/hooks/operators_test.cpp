@@ -1,9 +1,12 @@
 #include "snug/hooks/operators.h"
 
 #include <ATen/ATen.h>
+#include <ATen/ThreadLocalState.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <atomic>
+#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
@@ -122,6 +125,39 @@ TEST(Operators, TwoThreadsHaveTheirOwnListeners) {
   b.join();
   EXPECT_EQ(first.names, std::vector<std::string>(100, "aten::ones"));
   EXPECT_EQ(second.names, std::vector<std::string>(50, "aten::zeros"));
+}
+
+// As when a node of the backward throws on one of autograd's threads while another still runs.
+TEST(Operators, AGuardWaitsForACallOnAThreadThatOutlivesIt) {
+  struct Slow : OperatorListener {
+    void on_operator(OperatorCall& call) override {
+      ++calls;
+      inside = true;
+      while (!leave) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      call.proceed();
+      left = true;
+    }
+    std::atomic<int> calls = 0;
+    std::atomic<bool> inside = false, leave = false, left = false;
+  } slow;
+  std::atomic<bool> guard_gone = false;
+  std::thread worker;
+  {
+    OperatorListenerGuard guard(slow);
+    worker = std::thread([&, state = at::ThreadLocalState()] {
+      at::ThreadLocalStateGuard as_the_caller(state);
+      at::ones({2});
+      while (!guard_gone) std::this_thread::yield();
+      at::ones({2});
+    });
+    while (!slow.inside) std::this_thread::yield();
+    slow.leave = true;
+  }
+  EXPECT_TRUE(slow.left);
+  guard_gone = true;
+  worker.join();
+  EXPECT_EQ(slow.calls, 1) << "nobody is called after its guard";
 }
 
 }  // namespace

@@ -143,6 +143,25 @@ TEST(Region, AnExceptionInTheBackwardClosesTheStretch) {
   EXPECT_EQ(log.lines, kForward + kBackward);
 }
 
+TEST(Region, ARegionOpenedInsideTheBackwardLeavesLaterNodesAlone) {
+  at::Tensor w = at::randn({3, 3}).requires_grad_();
+  Log log;
+  RegionListenerGuard guard(log);
+  at::Tensor x;
+  {
+    RegionScope scope("layer");
+    x = at::tanh(w);
+  }
+  x.register_hook([](const at::Tensor& gradient) {
+    RegionScope scope("inside the hook");
+    return gradient * 2;
+  });
+  x.sum().backward();
+  log.lines.clear();
+  w.pow(2).sum().backward();  // outside every region
+  EXPECT_EQ(log.lines, Lines{});
+}
+
 TEST(Region, AnExceptionInTheForwardLeavesTheRegion) {
   Log log;
   RegionListenerGuard guard(log);

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/cuda.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
+#include <atomic>
 #include <mutex>
 #include <thread>
 
@@ -16,6 +16,7 @@
 #include "snug/hooks/region.h"
 #include "snug/memory/process_memory.h"
 #include "snug/memory/tracker.h"
+#include "tests/support/mlp.h"
 
 namespace snug::memory {
 namespace {
@@ -61,23 +62,11 @@ class CudaTracker : public testing::Test {
   }
 };
 
-struct Mlp : torch::nn::Module {
-  Mlp() {
-    first = register_module("first", torch::nn::Linear(300, 1111));
-    second = register_module("second", torch::nn::Linear(1111, 77));
-    to(at::kCUDA);
-  }
-  at::Tensor loss(const at::Tensor& x) {
-    at::Tensor h;
-    {
-      hooks::RegionScope scope("first");
-      h = at::gelu(first(x));
-    }
-    hooks::RegionScope scope("second");
-    return second(h).pow(2).mean();
-  }
-  torch::nn::Linear first = nullptr, second = nullptr;
-};
+std::shared_ptr<Mlp> mlp_on_gpu() {
+  auto model = std::make_shared<Mlp>(300, 1111, 77);
+  model->to(at::kCUDA);
+  return model;
+}
 
 TEST_F(CudaTracker, LedgerEqualsAllocatedBytesAtEveryEventOfATrainingStep) {
   at::Tensor older = at::ones({12345}, at::kCUDA);
@@ -88,7 +77,7 @@ TEST_F(CudaTracker, LedgerEqualsAllocatedBytesAtEveryEventOfATrainingStep) {
   witness().on = true;
   const std::size_t before = collect.events.size();
   {
-    auto model = std::make_shared<Mlp>();
+    auto model = mlp_on_gpu();
     torch::optim::AdamW optimizer(model->parameters());
     for (int step = 0; step < 3; ++step) {
       model->loss(at::randn({512 + step, 300}, at::kCUDA)).backward();
@@ -118,7 +107,7 @@ TEST_F(CudaTracker, LedgerEqualsAllocatedBytesAtEveryEventOfATrainingStep) {
 
 TEST_F(CudaTracker, TheWorkerThreadOfTheBackwardIsWatched) {
   Tracker tracker({.device = {at::kCUDA, 0}});
-  auto model = std::make_shared<Mlp>();
+  auto model = mlp_on_gpu();
   tracker.adopt(model->parameters(), Category::Parameter);
   at::Tensor loss = model->loss(at::randn({512, 300}, at::kCUDA));
   const auto forward = tracker.live();
@@ -145,7 +134,7 @@ TEST_F(CudaTracker, OperatorsOfTheBackwardAreSeenOnItsThread) {
     std::thread::id caller = std::this_thread::get_id();
     std::atomic<int> elsewhere = 0;
   } count;
-  auto model = std::make_shared<Mlp>();
+  auto model = mlp_on_gpu();
   hooks::OperatorListenerGuard guard(count);
   model->loss(at::randn({64, 300}, at::kCUDA)).backward();
   EXPECT_GT(count.elsewhere, 5);
@@ -180,6 +169,47 @@ TEST_F(CudaTracker, ARefusalIsKeptWithWhatWasAlive) {
   ASSERT_TRUE(tracker.last_refusal());
   EXPECT_GE(tracker.last_refusal()->requested_bytes, std::uint64_t{1} << 45);
   EXPECT_EQ(tracker.last_refusal()->alive[Category::Parameter], 4u << 20);
+}
+
+TEST_F(CudaTracker, ManyThreadsAllocateWhileTheAccountIsRead) {
+  Tracker tracker({.device = {at::kCUDA, 0}});
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> threads;
+  for (int k = 0; k < 4; ++k)
+    threads.emplace_back([&stop, k] {
+      std::vector<at::Tensor> kept;
+      for (int i = 0; !stop; ++i) {
+        kept.push_back(
+            at::empty({1 + (i * 7919 + k * 104729) % 300000}, at::kCUDA));  // sizes that are rounded
+        if (kept.size() > 20) kept.erase(kept.begin() + i % 20);
+      }
+    });
+  for (int i = 0; i < 2000; ++i) EXPECT_GE(tracker.peak_bytes(), tracker.live_bytes());
+  stop = true;
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(tracker.live_bytes(), allocated()) << "every block was counted in its own size";
+}
+
+TEST_F(CudaTracker, ATrackerComesAndGoesWhileAnotherThreadAllocates) {
+  std::atomic<bool> stop = false;
+  std::atomic<int> rounds = 0;
+  std::mutex between;  // held while the other thread allocates and frees, so that both counts can be read
+  std::thread other([&] {
+    at::Tensor kept;
+    while (!stop) {
+      std::lock_guard lock(between);
+      kept = at::empty({1 + (++rounds * 7919) % 300000}, at::kCUDA);
+    }
+  });
+  for (int i = 0; i < 300; ++i) {
+    Tracker tracker({.device = {at::kCUDA, 0}});
+    const int now = rounds;
+    while (rounds < now + 3) std::this_thread::yield();
+    std::lock_guard lock(between);
+    ASSERT_EQ(tracker.live_bytes(), allocated()) << "tracker " << i;
+  }
+  stop = true;
+  other.join();
 }
 
 TEST_F(CudaTracker, OneAtATime) {

@@ -1,6 +1,7 @@
 #include "snug/memory/resource.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -26,6 +27,7 @@ std::shared_ptr<BlockObserver> lend(Observer& observer) {
 struct Books : BlockObserver {
   void on_alloc(void* address, std::size_t bytes) noexcept override {
     std::lock_guard lock(mutex);
+    ++allocated;
     doubled += blocks.contains(address);
     blocks[address] = bytes;
     live += bytes;
@@ -39,7 +41,7 @@ struct Books : BlockObserver {
   std::mutex mutex;
   std::map<void*, std::size_t> blocks;
   std::size_t live = 0;
-  int doubled = 0, wrong = 0;
+  int allocated = 0, doubled = 0, wrong = 0;
 };
 
 // What every Resource must do, whatever it wraps and whichever device it serves.
@@ -88,6 +90,7 @@ TEST_P(ResourceContract, FreesFromAnotherThreadAreTheSame) {
   ResourceScope scope(GetParam().device, resource);
   std::vector<at::Tensor> tensors;
   for (int i = 1; i <= 200; ++i) tensors.push_back(tensor(i));
+  EXPECT_EQ(books.live, 200u * 201 / 2);
   std::thread([moved = std::move(tensors)]() mutable { moved.clear(); }).join();
   EXPECT_EQ(books.live, 0u);
   EXPECT_EQ(books.wrong + books.doubled, 0);
@@ -105,6 +108,7 @@ TEST_P(ResourceContract, ManyThreadsAtOnceKeepTheBooksRight) {
       }
     });
   for (auto& thread : threads) thread.join();
+  EXPECT_EQ(books.allocated, 4 * 2000);
   EXPECT_EQ(books.live, 0u);
   EXPECT_EQ(books.wrong + books.doubled, 0);
 }
@@ -159,10 +163,28 @@ TEST(Resource, MemoryThatIsNotTorchsIsNotSeen) {
 TEST(Resource, RawBlocksOlderThanTheScopeAreFreedWhereTheyCameFrom) {
   Books books;
   void* older = c10::GetAllocator(c10::kCPU)->raw_allocate(128);
+  void* torchs = c10::GetDefaultCPUAllocator()->raw_allocate(128);  // as before snug was in the slot
   ResourceScope scope(c10::kCPU,
                       std::make_shared<TrackingAllocator>(default_resource(c10::kCPU), lend(books)));
+  ASSERT_NE(c10::GetAllocator(c10::kCPU), c10::GetDefaultCPUAllocator());
   c10::GetAllocator(c10::kCPU)->raw_deallocate(older);
+  c10::GetAllocator(c10::kCPU)->raw_deallocate(torchs);
   EXPECT_EQ(books.wrong, 0);
+}
+
+TEST(Resource, AMachineWithoutThatMuchMemorySaysWhatWasAlive) {
+  auto unlimited = std::make_shared<LimitingAllocator>(default_resource(c10::kCPU), 1ull << 62);
+  ResourceScope scope(c10::kCPU, unlimited);
+  at::Tensor kept = at::empty({1000}, at::kByte);
+  try {
+    at::empty({std::int64_t{1} << 60}, at::kByte);
+    FAIL() << "an exbibyte was found";
+  } catch (const OutOfBudget& error) {
+    EXPECT_FALSE(error.budget_bytes());
+    EXPECT_EQ(error.alive().total, 1000u);
+    EXPECT_EQ(std::string(error.what()).find("out of memory: "), 0u) << error.what();
+  }
+  EXPECT_EQ(unlimited->live_bytes(), 1000u);
 }
 
 TEST(Resource, TheLimitIsExactToTheByte) {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
 #include <thread>
@@ -13,6 +12,7 @@
 #include "snug/memory/out_of_budget.h"
 #include "snug/memory/process_memory.h"
 #include "snug/memory/resource.h"
+#include "tests/support/mlp.h"
 
 namespace snug::memory {
 namespace {
@@ -44,23 +44,6 @@ struct Collect : trace::EventSink {
   }
   std::vector<trace::Event> events;
   trace::NameTable names;
-};
-
-struct Mlp : torch::nn::Module {
-  Mlp() {
-    first = register_module("first", torch::nn::Linear(64, 128));
-    second = register_module("second", torch::nn::Linear(128, 16));
-  }
-  at::Tensor loss(const at::Tensor& x) {
-    at::Tensor h;
-    {
-      hooks::RegionScope scope("first");
-      h = at::gelu(first(x));
-    }
-    hooks::RegionScope scope("second");
-    return second(h).pow(2).mean();
-  }
-  torch::nn::Linear first = nullptr, second = nullptr;
 };
 
 constexpr std::uint64_t kParameterBytes = (64 * 128 + 128 + 128 * 16 + 16) * sizeof(float);
