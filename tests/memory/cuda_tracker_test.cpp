@@ -178,7 +178,7 @@ TEST_F(CudaTracker, ManyThreadsAllocateWhileTheAccountIsRead) {
   for (int k = 0; k < 4; ++k)
     threads.emplace_back([&stop, k] {
       std::vector<at::Tensor> kept;
-      for (int i = 0; !stop; ++i) {
+      for (std::int64_t i = 0; !stop; ++i) {
         kept.push_back(
             at::empty({1 + (i * 7919 + k * 104729) % 300000}, at::kCUDA));  // sizes that are rounded
         if (kept.size() > 20) kept.erase(kept.begin() + i % 20);
@@ -192,7 +192,7 @@ TEST_F(CudaTracker, ManyThreadsAllocateWhileTheAccountIsRead) {
 
 TEST_F(CudaTracker, ATrackerComesAndGoesWhileAnotherThreadAllocates) {
   std::atomic<bool> stop = false;
-  std::atomic<int> rounds = 0;
+  std::atomic<std::int64_t> rounds = 0;
   std::mutex between;  // held while the other thread allocates and frees, so that both counts can be read
   std::thread other([&] {
     at::Tensor kept;
@@ -203,7 +203,7 @@ TEST_F(CudaTracker, ATrackerComesAndGoesWhileAnotherThreadAllocates) {
   });
   for (int i = 0; i < 300; ++i) {
     Tracker tracker({.device = {at::kCUDA, 0}});
-    const int now = rounds;
+    const std::int64_t now = rounds;
     while (rounds < now + 3) std::this_thread::yield();
     std::lock_guard lock(between);
     ASSERT_EQ(tracker.live_bytes(), allocated()) << "tracker " << i;
