@@ -13,13 +13,14 @@ ALLOWED = {
     "report": "base trace",
     "hooks": "base",
     "memory": "base trace report hooks",
+    "tape": "base trace hooks",
     "ops": "base",
     "io": "base",
-    "capture": "base trace hooks memory",
+    "capture": "base trace hooks memory tape",
     "nn": "base hooks ops",
     "models": "base ops nn io",
     "optim": "base hooks ops",
-    "train": "base trace report hooks memory capture ops nn models io optim",
+    "train": "base trace report hooks memory tape capture ops nn models io optim",
 }
 TORCH_FREE = {"base", "trace", "report"}
 TORCH = re.compile(r'#include [<"](torch|ATen|c10|caffe2|cuda)')

@@ -13,6 +13,7 @@ namespace snug::hooks {
 
 class OperatorListener;
 class SavedTensorPolicy;
+class SavedTensorListener;
 class RegionListener;
 struct BackwardState;
 
@@ -28,6 +29,7 @@ struct Frame final : c10::DebugInfoBase, std::enable_shared_from_this<Frame> {
   std::shared_ptr<const Frame> outer;
   OperatorListener* operators = nullptr;
   SavedTensorPolicy* saved_tensors = nullptr;
+  SavedTensorListener* saved_listener = nullptr;
   RegionListener* regions = nullptr;
   std::shared_ptr<BackwardState> backward;  // beside `regions`
 

@@ -33,11 +33,17 @@ void OperatorCall::proceed() {
 
 struct OperatorFallback {
   static void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    below(op, keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kOperatorKey), *stack);
+  }
+  static void below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
     c10::impl::ExcludeDispatchKeyGuard hide_inner_calls(kOperatorKey);
-    keys = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kOperatorKey);
-    OperatorCall(op, keys, *stack, top_frame()).proceed();
+    OperatorCall(op, keys, stack, top_frame()).proceed();
   }
 };
+
+void run_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
+  OperatorFallback::below(op, keys, stack);
+}
 
 OperatorListenerGuard::OperatorListenerGuard(OperatorListener& listener)
     : frame_(frame_of(listener)), include_(kOperatorKey) {}

@@ -49,6 +49,9 @@ class SNUG_API OperatorListener {
   virtual void on_operator(OperatorCall& call) = 0;
 };
 
+// Runs an operator from just below the fallback, in sight of this thread's listeners.
+SNUG_API void run_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack);
+
 class SNUG_API OperatorListenerGuard {
  public:
   explicit OperatorListenerGuard(OperatorListener& listener);

@@ -98,13 +98,26 @@ RegionId region_of_parameter(const at::Tensor& parameter) {
 RegionScope::RegionScope(RegionId id) : id_(id), outer_(current) {
   begin_range(id_);
   current = id_;
-  tell_listeners([&](RegionListener& listener) { listener.before_forward(id_); });
+  try {
+    tell_listeners([&](RegionListener& listener) { listener.before_forward(id_); });
+  } catch (...) {
+    leave();
+    throw;
+  }
 }
 
 RegionScope::~RegionScope() {
   tell_listeners([&](RegionListener& listener) { listener.after_forward(id_); });
+  leave();
+}
+
+void RegionScope::leave() {
   current = outer_;
   begin_range(outer_);
+}
+
+void announce_replay(RegionId region, at::TensorList parameters) {
+  tell_listeners([&](RegionListener& listener) { listener.before_replay(region, parameters); });
 }
 
 RegionListenerGuard::RegionListenerGuard(RegionListener& listener) : frame_(frame_of(listener)) {

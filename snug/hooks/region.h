@@ -39,11 +39,17 @@ class SNUG_API RegionScope {
   RegionScope& operator=(const RegionScope&) = delete;
 
  private:
+  void leave();
+
   RegionId id_;
   RegionId outer_;
 };
 
-// Hears of regions as a step passes through them. Called on the thread that does the work; must not throw.
+// Tells listeners that recomputation in a region is about to read these parameters.
+SNUG_API void announce_replay(RegionId region, at::TensorList parameters);
+
+// Hears of regions as a step passes through them. Called on the thread that does the work. Only before_forward may
+// throw: the region is not entered then.
 class SNUG_API RegionListener {
  public:
   virtual ~RegionListener() = default;

@@ -15,7 +15,29 @@ std::shared_ptr<Frame> frame_of(SavedTensorPolicy& policy) {
   return frame;
 }
 
+std::shared_ptr<Frame> frame_of(SavedTensorListener& listener) {
+  auto frame = std::make_shared<Frame>();
+  frame->saved_listener = &listener;
+  return frame;
+}
+
+template <class Call>
+void tell_listeners(Call call) {
+  for (const Frame* frame = top_frame(); frame; frame = frame->outer.get())
+    if (frame->saved_listener) frame->visit([&] { call(*frame->saved_listener); });
+}
+
 }  // namespace
+
+void tell_saved(const at::Tensor& tensor) {
+  tell_listeners([&](SavedTensorListener& listener) { listener.on_save(tensor); });
+}
+void tell_unpacked(const at::Tensor& tensor) {
+  tell_listeners([&](SavedTensorListener& listener) { listener.on_unpack(tensor); });
+}
+
+SavedTensorListenerGuard::SavedTensorListenerGuard(SavedTensorListener& listener)
+    : frame_(frame_of(listener)) {}
 
 SavedTensorGuard::SavedTensorGuard(SavedTensorPolicy& policy) : frame_(frame_of(policy)) {}
 
@@ -27,6 +49,7 @@ void KeepSavedTensor::call_pack_hook(const at::Tensor& tensor) {
   kept_ = at::Tensor(
       impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/false));
   version_ = impl->version_counter().current_version();
+  tell_saved(tensor);
 }
 
 at::Tensor KeepSavedTensor::call_unpack_hook() {
@@ -36,6 +59,7 @@ at::Tensor KeepSavedTensor::call_unpack_hook() {
       "one of the variables needed for gradient computation has been modified by an inplace operation: [",
       kept_.toString(), " ", kept_.sizes(), "] is at version ", now, "; expected version ", version_,
       " instead");
+  tell_unpacked(kept_);
   return kept_;
 }
 

@@ -25,6 +25,26 @@ class SNUG_API SavedTensorPolicy {
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() = 0;
 };
 
+// Hears of tensors whose contents are kept for the backward, and of those that the backward asks for, whoever
+// keeps them.
+class SNUG_API SavedTensorListener {
+ public:
+  virtual ~SavedTensorListener() = default;
+  virtual void on_save(const at::Tensor& tensor) = 0;
+  virtual void on_unpack(const at::Tensor& tensor) = 0;
+};
+// For policies: what they keep, and what they give back.
+SNUG_API void tell_saved(const at::Tensor& tensor);
+SNUG_API void tell_unpacked(const at::Tensor& tensor);
+
+class SNUG_API SavedTensorListenerGuard {
+ public:
+  explicit SavedTensorListenerGuard(SavedTensorListener& listener);
+
+ private:
+  FrameGuard frame_;
+};
+
 class SNUG_API SavedTensorGuard {
  public:
   explicit SavedTensorGuard(SavedTensorPolicy& policy);
@@ -33,15 +53,12 @@ class SNUG_API SavedTensorGuard {
   FrameGuard frame_;
 };
 
-// Keeps the tensor as autograd itself would; derive from it to watch. Autograd leaves the check for in-place
-// writes to the hooks, so it is done here.
+// Keeps the tensor as autograd itself would, and tells listeners; derive from it to watch. Autograd leaves
+// the check for in-place writes to the hooks, so it is done here.
 class SNUG_API KeepSavedTensor : public torch::autograd::SavedVariableHooks {
  public:
   void call_pack_hook(const at::Tensor& tensor) override;
   at::Tensor call_unpack_hook() override;
-
- protected:
-  const at::Tensor& kept() const { return kept_; }
 
  private:
   at::Tensor kept_;

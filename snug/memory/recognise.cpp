@@ -27,26 +27,6 @@ bool is_parameter(const at::Tensor& tensor) {
   return base.is_leaf() && base.requires_grad();
 }
 
-class WatchedTensor final : public hooks::KeepSavedTensor {
- public:
-  explicit WatchedTensor(std::shared_ptr<EventQueue> queue) : queue_(std::move(queue)) {}
-
-  void call_pack_hook(const at::Tensor& tensor) override {
-    KeepSavedTensor::call_pack_hook(tensor);
-    queue_->push(
-        about(EventKind::Save, tensor, is_parameter(tensor) ? Category::Parameter : Category::Activation));
-  }
-
-  at::Tensor call_unpack_hook() override {
-    at::Tensor tensor = KeepSavedTensor::call_unpack_hook();
-    queue_->push(about(EventKind::Unpack, tensor, Category::Other));
-    return tensor;
-  }
-
- private:
-  std::shared_ptr<EventQueue> queue_;
-};
-
 }  // namespace
 
 bool in_operator() noexcept {
@@ -69,7 +49,16 @@ void OperatorWatch::on_operator(hooks::OperatorCall& call) {
 }
 
 std::unique_ptr<torch::autograd::SavedVariableHooks> SaveWatch::hooks() {
-  return std::make_unique<WatchedTensor>(queue_);
+  return std::make_unique<hooks::KeepSavedTensor>();
+}
+
+void SaveWatch::on_save(const at::Tensor& tensor) {
+  queue_.push(
+      about(EventKind::Save, tensor, is_parameter(tensor) ? Category::Parameter : Category::Activation));
+}
+
+void SaveWatch::on_unpack(const at::Tensor& tensor) {
+  queue_.push(about(EventKind::Unpack, tensor, Category::Other));
 }
 
 void GradientWatch::gradient_ready(const at::Tensor& leaf) {

@@ -29,13 +29,15 @@ class OperatorWatch final : public hooks::OperatorListener {
 };
 
 // Save and Unpack; a saved block is an activation, unless it is a leaf that wants a gradient: a parameter.
-class SaveWatch final : public hooks::SavedTensorPolicy {
+class SaveWatch final : public hooks::SavedTensorPolicy, public hooks::SavedTensorListener {
  public:
-  explicit SaveWatch(std::shared_ptr<EventQueue> queue) : queue_(std::move(queue)) {}
-  std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() override;
+  explicit SaveWatch(EventQueue& queue) : queue_(queue) {}
+  std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() override;  // where nobody else keeps it
+  void on_save(const at::Tensor& tensor) override;
+  void on_unpack(const at::Tensor& tensor) override;
 
  private:
-  std::shared_ptr<EventQueue> queue_;  // a graph may outlive the tracker
+  EventQueue& queue_;
 };
 
 // Gradients, at the moment the engine stores them in leaf.grad().

@@ -159,12 +159,13 @@ class Tracker::Impl {
   std::vector<RawEvent> batch_;
   c10::Device device_;
   OperatorWatch operators_{*queue_, kQueueLength, [this] { settle_account(); }};
-  SaveWatch saves_{queue_};
+  SaveWatch saves_{*queue_};
   GradientWatch gradients_{*queue_};
   std::optional<HostWatch> host_;
   std::unique_ptr<CudaTracker> cuda_;
   hooks::OperatorListenerGuard operators_guard_{operators_};
   hooks::SavedTensorGuard saves_guard_{saves_};
+  hooks::SavedTensorListenerGuard saves_listener_guard_{saves_};
   hooks::RegionListenerGuard gradients_guard_{gradients_};
 };
 

@@ -1,0 +1,54 @@
+// Who decides what happens to each value of a region.
+//
+//   Fates::cheap()                                   all but matrix products, convolutions and attention is
+//   re-made Fates::recompute().in_region("head", Fate::Keep) Fates::keep().of_operation("aten::gelu",
+//   Fate::Recompute).smaller_than(64_KiB, Fate::Keep) Fates([](const ValueInfo& value) { return value.bytes >
+//   1_MiB ? Fate::Recompute : Fate::Keep; })
+//
+// The rule that was added last wins.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/trace/fate.h"
+
+namespace snug::tape {
+
+using trace::Fate;
+
+struct ValueInfo {
+  std::string_view region;
+  std::string_view operation;  // with its overload: aten::add.Tensor
+  std::uint32_t ordinal = 0;   // of the operation in its region, counted from 0
+  std::uint32_t output = 0;    // of the operation
+  std::uint64_t bytes = 0;
+};
+
+class SNUG_API Fates {
+ public:
+  using Function = std::function<Fate(const ValueInfo&)>;
+
+  explicit Fates(Function function) : function_(std::move(function)) {}
+  static Fates keep();
+  static Fates recompute();
+  static Fates cheap();
+
+  Fates in_region(std::string name, Fate fate) &&;     // "layers.3"; "layers." stands for all that begin so
+  Fates of_operation(std::string name, Fate fate) &&;  // "aten::mm", every overload of it
+  Fates smaller_than(std::uint64_t bytes, Fate fate) &&;
+
+  Fate operator()(const ValueInfo& value) const { return function_(value); }
+
+ private:
+  Function function_;
+};
+
+// Matrix products, convolutions, attention: what costs more than reading and writing its operands.
+SNUG_API bool is_expensive(std::string_view operation);
+
+}  // namespace snug::tape

@@ -1,0 +1,27 @@
+// Where tapes leave their figures when they end; shared with whoever reports them. Internal to tape.
+#pragma once
+
+#include <c10/core/Event.h>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "snug/tape/totals.h"
+#include "snug/trace/region_tape.h"
+
+namespace snug::tape {
+
+struct Ledgers {
+  struct TimedOnDevice {
+    std::string region;
+    c10::Event start, end;
+  };
+
+  std::mutex mutex;
+  Totals totals;
+  std::vector<TimedOnDevice> timed;  // not asked for yet: asking waits for the device
+  std::vector<trace::RegionTape> tapes;
+};
+
+}  // namespace snug::tape

@@ -1,0 +1,112 @@
+#include "snug/tape/operator_facts.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <atomic>
+#include <initializer_list>
+#include <mutex>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+
+#include "snug/tape/replayable.h"
+
+namespace snug::tape {
+
+namespace {
+
+struct OptedIn {
+  std::mutex mutex;
+  std::set<std::string, std::less<>> names;
+  std::atomic<int> changes = 0;
+};
+OptedIn& opted_in() {
+  static OptedIn table;
+  return table;
+}
+
+bool starts_with_any(std::string_view name, std::initializer_list<std::string_view> beginnings) {
+  for (const std::string_view beginning : beginnings)
+    if (name.starts_with(beginning)) return true;
+  return false;
+}
+
+bool returns_tensors(const c10::FunctionSchema& schema) {
+  for (const auto& result : schema.returns())
+    if (result.type()->str().find("Tensor") != std::string::npos) return true;
+  return false;
+}
+
+std::string why_unreplayable(const c10::OperatorHandle& op, std::string_view full_name) {
+  const std::string& name = op.schema().name();
+  {
+    std::lock_guard lock(opted_in().mutex);
+    if (opted_in().names.contains(name)) return "";
+  }
+  if (!starts_with_any(name, {"aten::", "snug::"})) return "a foreign operator that did not opt in";
+  if (op.hasTag(at::Tag::nondeterministic_bitwise)) return "not deterministic";
+  if (starts_with_any(full_name, {"aten::_cudnn_rnn", "aten::_cudnn_init", "aten::miopen_rnn"}))
+    return "keeps a state of its own";
+  if (full_name.starts_with("aten::resize")) return "resizes its argument";
+  return "";
+}
+
+void read_arguments(const c10::FunctionSchema& schema, OperatorFacts& facts) {
+  for (const auto& argument : schema.arguments()) {
+    const int position = static_cast<int>(facts.writes.size());
+    const bool writes = argument.alias_info() && argument.alias_info()->isWrite();
+    facts.writes.push_back(writes);
+    facts.writes_any |= writes;
+    if (argument.name() == "training") facts.training = position;
+    if ((argument.name() == "running_mean" || argument.name() == "running_var") && !argument.alias_info())
+      facts.hidden_writes.push_back(position);
+  }
+}
+
+OperatorFacts read(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema& schema = op.schema();
+  OperatorFacts facts;
+  facts.name = schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
+  read_arguments(schema, facts);
+  const bool has_tensors = returns_tensors(schema);
+  bool all_alias = has_tensors;
+  for (const auto& result : schema.returns()) all_alias &= result.alias_info() != nullptr;
+  facts.is_view = all_alias && !facts.writes_any;
+  facts.resizes = starts_with_any(facts.name, {"aten::resize"});
+  facts.changes_shape = !facts.resizes && (op.hasTag(at::Tag::inplace_view) ||
+                                           starts_with_any(facts.name, {"aten::record_stream"}));
+  facts.is_random = op.hasTag(at::Tag::nondeterministic_seeded) && has_tensors;
+  facts.makes_undefined = starts_with_any(facts.name, {"aten::empty", "aten::new_empty"});
+  facts.reads_shape_only =
+      starts_with_any(facts.name, {"aten::empty_like", "aten::zeros_like", "aten::ones_like",
+                                   "aten::full_like", "aten::rand_like", "aten::randn_like", "aten::new_"});
+  facts.overwrites =
+      starts_with_any(facts.name, {"aten::bernoulli_", "aten::normal_", "aten::uniform_", "aten::random_",
+                                   "aten::exponential_", "aten::fill_", "aten::zero_", "aten::copy_"}) ||
+      schema.overload_name().ends_with("out");
+  if (facts.name == "aten::mkldnn_rnn_layer") facts.scratch_output = 3;  // its workspace
+  facts.unreplayable = why_unreplayable(op, facts.name);
+  return facts;
+}
+
+}  // namespace
+
+void replayable(std::string_view name) {
+  std::lock_guard lock(opted_in().mutex);
+  opted_in().names.emplace(name);
+  ++opted_in().changes;
+}
+
+const OperatorFacts& facts_of(const c10::OperatorHandle& op) {
+  thread_local std::unordered_map<const c10::FunctionSchema*, OperatorFacts> cache;
+  thread_local int changes = 0;
+  if (const int now = opted_in().changes; now != changes) {
+    cache.clear();
+    changes = now;
+  }
+  auto [entry, fresh] = cache.try_emplace(&op.schema());
+  if (fresh) entry->second = read(op);
+  return entry->second;
+}
+
+}  // namespace snug::tape

@@ -1,0 +1,275 @@
+// Recording one operator: before it runs, what it is about to overwrite; after it ran, the values it made.
+#include "snug/base/error.h"
+#include "snug/tape/arguments.h"
+#include "snug/tape/checksum.h"
+#include "snug/tape/saved_value.h"
+#include "snug/tape/tape.h"
+
+namespace snug::tape {
+
+namespace {
+
+// The first entry of a hole for a list says its kind and length: tensors, or optional tensors.
+c10::IValue list_hole(const c10::IValue& list) {
+  const auto length = static_cast<std::int64_t>(list.toListRef().size());
+  return list.isTensorList() ? length : -length;
+}
+
+std::size_t count_flat(const c10::IValue& result) {
+  return result.isList() ? result.toListRef().size() : 1;
+}
+
+}  // namespace
+
+class RecordedCall {
+ public:
+  RecordedCall(Tape& tape, hooks::OperatorCall& call, const OperatorFacts& facts, const Fates& fates)
+      : tape_(tape),
+        call_(call),
+        facts_(facts),
+        fates_(fates),
+        ordinal_(tape.operations_++),
+        first_(call.stack.size() - facts.writes.size()),
+        arguments_(call.stack.begin() + static_cast<std::ptrdiff_t>(first_), call.stack.end()),
+        why_not_(facts.unreplayable) {}
+
+  void before() {
+    take_hidden_writes();
+    look_at_arguments();
+    if (facts_.is_random && can_replay() && tape_.options_.record_generators)
+      generator_ = GeneratorState::before(arguments_);
+  }
+
+  void after() {
+    if (generator_ && generator_->is_unchanged()) generator_.reset();  // flash attention without dropout
+    make_results();
+    make_written();
+    if (tape_.description()) describe();
+    if (wants_replay()) keep_operation();
+    for (Write& write : writes_) {
+      const ValuePtr old = tape_.value_of(write.tensor);
+      tape_.values_.bind(write.tensor, write.value);
+      if (old->saves > 0) tape_.follow(old, write.value, write.tensor);
+    }
+    for (const at::Tensor& statistics : hidden_) tape_.values_.forget(statistics);
+  }
+
+ private:
+  struct Result {
+    std::size_t place;
+    ValuePtr value;
+  };
+  struct Write {
+    std::size_t position;
+    int place;
+    at::Tensor tensor;
+    Geometry before;  // out= variants resize what they write
+    ValuePtr old, value;
+  };
+
+  bool can_replay() const { return why_not_.empty(); }
+  void refuse(const char* why) {
+    if (can_replay()) why_not_ = why;
+  }
+
+  void take_hidden_writes() {
+    if (facts_.hidden_writes.empty()) return;
+    if (facts_.training >= 0 && !arguments_[static_cast<std::size_t>(facts_.training)].toBool()) return;
+    for (const int position : facts_.hidden_writes) {
+      c10::IValue& argument = arguments_[static_cast<std::size_t>(position)];
+      if (argument.isTensor() && argument.toTensor().defined()) {
+        hidden_.push_back(argument.toTensor());
+        tape_.before_write(hidden_.back());
+        tape_.value_of(hidden_.back())->checksum.reset();  // saved before it moves, and not read afterwards
+      }
+      argument = c10::IValue();
+    }
+  }
+
+  void look_at_arguments() {
+    for (std::size_t k = 0; k < arguments_.size(); ++k)
+      each_tensor(arguments_[k], [&](const at::Tensor& tensor, int place) {
+        if (!is_plain(tensor)) return refuse("an argument is not a plain dense tensor");
+        if (!facts_.writes[k]) return;
+        tape_.before_write(tensor);
+        const ValuePtr old = tape_.value_of(tensor);
+        const bool covers_all =
+            tensor.nbytes() == tensor.storage().nbytes() || tensor.storage().nbytes() == 0;
+        if (old->is_undefined && !(facts_.overwrites && covers_all)) tape_.pin(*old, tensor);
+        if (!old->maker) refuse("writes into what cannot be re-made");
+        writes_.push_back({k, place, tensor, Geometry(tensor), old, nullptr});
+      });
+  }
+
+  ValuePtr make_value(std::size_t output, const at::Tensor& tensor) {
+    auto value = std::make_shared<Value>();
+    value->device = tensor.device();
+    const std::uint64_t bytes = value->bytes = tensor.storage().nbytes();
+    value->is_undefined = facts_.makes_undefined;
+    value->fate = facts_.makes_undefined ? Fate::Recompute
+                                         : fates_({.region = tape_.region_name_,
+                                                   .operation = facts_.name,
+                                                   .ordinal = ordinal_,
+                                                   .output = static_cast<std::uint32_t>(output),
+                                                   .bytes = bytes});
+    if (value->fate == Fate::Recompute && !can_replay()) {
+      value->fate = Fate::Keep;
+      value->refused = why_not_;
+      auto& refused = tape_.totals_.refused[{facts_.name, why_not_}];
+      ++refused.values;
+      refused.bytes += bytes;
+    }
+    const bool has_contents = !facts_.makes_undefined && static_cast<int>(output) != facts_.scratch_output;
+    if (tape_.options_.verify && has_contents) value->checksum = checksum(tensor.storage());
+    tape_.describe(*value, bytes, false);
+    return value;
+  }
+
+  // Storages that were not there before. What aliases something known is no new value, whatever the schema
+  // says.
+  void make_results() {
+    std::size_t flat = 0;
+    for (std::size_t k = first_; k < call_.stack.size(); ++k) {
+      each_tensor(call_.stack[k], [&](const at::Tensor& tensor, int place) {
+        if (!is_plain(tensor) || tape_.values_.knows(tensor) || aliases_an_argument(tensor)) return;
+        const std::size_t output = flat + static_cast<std::size_t>(std::max(place, 0));
+        results_.push_back({output, make_value(output, tensor)});
+        tape_.values_.bind(tensor, results_.back().value);
+      });
+      flat += count_flat(call_.stack[k]);
+    }
+  }
+
+  bool aliases_an_argument(const at::Tensor& tensor) const {
+    bool found = false;
+    for (const c10::IValue& argument : arguments_)
+      each_tensor(argument, [&](const at::Tensor& other, int) {
+        found |= other.has_storage() && other.storage().is_alias_of(tensor.storage());
+      });
+    return found;
+  }
+
+  // Known storages with new contents.
+  void make_written() {
+    constexpr std::size_t kFirstWritten = 1000;  // beyond any result
+    for (Write& write : writes_) {
+      write.value = make_value(kFirstWritten + write.position, write.tensor);
+      if (can_replay() || !(write.old->is_external || facts_.resizes)) continue;
+      write.value->is_external = true;
+      write.value->fate = Fate::Keep;
+    }
+  }
+
+  bool wants_replay() const {
+    for (const Result& result : results_)
+      if (result.value->fate == Fate::Recompute) return true;
+    for (const Write& write : writes_)
+      if (write.value->fate == Fate::Recompute) return true;
+    return false;
+  }
+
+  void keep_operation() {
+    auto operation = std::make_shared<Operation>(call_.op);
+    operation->keys = call_.keys;
+    operation->grad_mode = at::GradMode::is_enabled();
+    operation->generator = std::move(generator_);
+    for (std::size_t k = 0; k < arguments_.size(); ++k) keep_argument(*operation, k);
+    operation->constants = std::move(arguments_);
+    for (const Result& result : results_) {
+      operation->outputs.emplace_back(result.place, result.value);
+      if (result.value->fate == Fate::Recompute) result.value->made_by(operation);
+    }
+    for (const Write& write : writes_)
+      if (write.value->fate == Fate::Recompute) write.value->made_by(operation);
+    ++tape_.totals_.operations;
+  }
+
+  void keep_argument(Operation& operation, std::size_t position) {
+    bool has_tensors = false;
+    each_tensor(arguments_[position], [&](const at::Tensor& tensor, int place) {
+      if (place < 0 && tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;  // stays the constant it is
+      has_tensors = true;
+      Operation::Argument argument{.position = static_cast<std::uint32_t>(position),
+                                   .place = place,
+                                   .value = nullptr,
+                                   .geometry = Geometry(tensor),
+                                   .device = tensor.device(),
+                                   .is_written = facts_.writes[position],
+                                   .after = {}};
+      if (argument.is_written) {
+        const Write& write = written(position, place);
+        argument.value = write.old;
+        argument.geometry = write.before;
+        argument.after = write.value;
+      } else if (!facts_.reads_shape_only) {
+        argument.value = tape_.value_of(tensor);
+        tape_.pin(*argument.value, tensor);
+      }
+      if (argument.value) operation.reads(argument.value);
+      operation.arguments.push_back(std::move(argument));
+    });
+    if (!has_tensors) return;
+    c10::IValue& hole = arguments_[position];
+    hole = hole.isTensor() ? c10::IValue() : list_hole(hole);
+  }
+
+  const Write& written(std::size_t position, int place) const {
+    for (const Write& write : writes_)
+      if (write.position == position && write.place == place) return write;
+    fail("a written argument was not noted");
+  }
+
+  void describe() {
+    trace::RegionTape& tape = *tape_.description();
+    trace::TapeOperation operation{.name = facts_.name, .replayable = can_replay()};
+    const auto number = static_cast<std::uint32_t>(tape.operations.size());
+    for (std::size_t k = 0; k < facts_.writes.size(); ++k) {
+      if (facts_.writes[k] || facts_.reads_shape_only) continue;
+      each_tensor(arguments_[k], [&](const at::Tensor& tensor, int place) {
+        if (!is_plain(tensor) || (place < 0 && tensor.unsafeGetTensorImpl()->is_wrapped_number())) return;
+        operation.reads.push_back(tape_.value_of(tensor)->number);
+      });
+    }
+    const auto made = [&](const ValuePtr& value, std::size_t output) {
+      tape.values[value->number].operation = number;
+      tape.values[value->number].output = static_cast<std::uint32_t>(output);
+      tape.values[value->number].fate = value->fate;
+    };
+    for (const Result& result : results_) {
+      operation.results.push_back(result.value->number);
+      made(result.value, result.place);
+    }
+    for (const Write& write : writes_) {
+      operation.writes.push_back({write.old->number, write.value->number});
+      made(write.value, write.position);
+    }
+    tape.operations.push_back(std::move(operation));
+  }
+
+  Tape& tape_;
+  hooks::OperatorCall& call_;
+  const OperatorFacts& facts_;
+  const Fates& fates_;
+  const std::uint32_t ordinal_;
+  const std::size_t first_;
+  torch::jit::Stack arguments_;
+  std::string why_not_;
+  std::vector<at::Tensor> hidden_;
+  std::vector<Write> writes_;
+  std::vector<Result> results_;
+  std::optional<GeneratorState> generator_;
+};
+
+void Tape::record(hooks::OperatorCall& call, const Fates& fates) {
+  const OperatorFacts& facts = facts_of(call.op);
+  if (facts.is_view || facts.changes_shape) return call.proceed();
+  std::unique_lock lock(mutex_);
+  RecordedCall recorded(*this, call, facts, fates);
+  recorded.before();
+  lock.unlock();  // the operator may wait for other threads, and they for the tape
+  call.proceed();
+  lock.lock();
+  recorded.after();
+}
+
+}  // namespace snug::tape

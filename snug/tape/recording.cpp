@@ -1,0 +1,108 @@
+#include "snug/tape/recording.h"
+
+#include <utility>
+
+#include "snug/base/error.h"
+#include "snug/tape/ledgers.h"
+#include "snug/tape/replay_clock.h"
+#include "snug/tape/saved_value.h"
+#include "snug/tape/stream_capture.h"
+#include "snug/tape/tape.h"
+
+namespace snug::tape {
+
+namespace {
+
+// What this thread's forward is in. Regions within regions share the outermost tape, each with its own fates.
+struct Forward {
+  std::shared_ptr<Tape> tape;
+  std::vector<const Fates*> fates;
+};
+thread_local Forward forward;
+
+}  // namespace
+
+class Recording::Impl final : public hooks::OperatorListener,
+                              public hooks::SavedTensorPolicy,
+                              public hooks::RegionListener {
+ public:
+  Impl(Fates fates, const RecordingOptions& options)
+      : fates_(std::move(fates)), options_(options), outer_(std::exchange(innermost, this)) {}
+  ~Impl() override { innermost = outer_; }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void before_forward(hooks::RegionId region) override {
+    if (innermost != this || Quiet::on()) return;
+    if (!forward.tape) {
+      check(!is_capturing_stream(), "region \"", hooks::region_name(region),
+            "\" cannot be recorded while a CUDA graph is captured: capture without a Recording");
+      const DeterminismCheck check = options_.determinism_check;
+      const bool throws = check == DeterminismCheck::Bits;
+      forward.tape = std::make_shared<Tape>(region,
+                                            TapeOptions{.record_generators = options_.record_generators,
+                                                        .check_sizes = check != DeterminismCheck::None,
+                                                        .verify = options_.verify || throws,
+                                                        .differing_throws = throws,
+                                                        .time_replays = options_.time_replays,
+                                                        .describe = options_.describe},
+                                            ledgers_);
+    }
+    forward.fates.push_back(&fates_);
+  }
+
+  void after_forward(hooks::RegionId) override {
+    if (innermost != this || Quiet::on() || forward.fates.empty()) return;
+    forward.fates.pop_back();
+    if (forward.fates.empty()) std::exchange(forward.tape, nullptr)->end_forward();
+  }
+
+  void on_operator(hooks::OperatorCall& call) override {
+    if (innermost != this || !forward.tape || Quiet::on()) return call.proceed();
+    const std::shared_ptr<Tape> tape = forward.tape;
+    tape->record(call, *forward.fates.back());
+  }
+
+  std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() override {
+    if (innermost != this || !forward.tape || Quiet::on()) return nullptr;
+    return std::make_unique<SavedValue>(forward.tape);
+  }
+
+  const std::shared_ptr<Ledgers>& ledgers() const { return ledgers_; }
+
+ private:
+  static thread_local Impl* innermost;
+
+  const Fates fates_;
+  const RecordingOptions options_;
+  std::shared_ptr<Ledgers> ledgers_ = std::make_shared<Ledgers>();
+  Impl* outer_;
+  hooks::RegionListenerGuard regions_guard_{*this};
+  hooks::OperatorListenerGuard operators_guard_{*this};
+  hooks::SavedTensorGuard saves_guard_{*this};
+};
+
+thread_local Recording::Impl* Recording::Impl::innermost = nullptr;
+
+Recording::Recording(Fates fates, const RecordingOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(fates), options)) {}
+Recording::~Recording() = default;
+
+Totals Recording::totals() const {
+  Ledgers& ledgers = *impl_->ledgers();
+  std::lock_guard lock(ledgers.mutex);
+  settle(ledgers);
+  return ledgers.totals;
+}
+
+std::vector<trace::RegionTape> Recording::take_tapes() {
+  Ledgers& ledgers = *impl_->ledgers();
+  std::lock_guard lock(ledgers.mutex);
+  return std::exchange(ledgers.tapes, {});
+}
+
+std::int64_t live_values() {
+  return Value::live();
+}
+
+}  // namespace snug::tape

@@ -1,0 +1,57 @@
+// While it lives, every region of this thread's forward is recorded, and each value meets the fate it is
+// given.
+//
+//   tape::Recording recording(tape::Fates::cheap());
+//   model->loss(batch).backward();
+//   std::cout << tape::text(recording.totals());
+//
+// Nothing of the model changes and nothing of it runs twice. Recordings nest: the innermost decides.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/hooks/operators.h"
+#include "snug/hooks/region.h"
+#include "snug/hooks/saved_tensors.h"
+#include "snug/tape/fates.h"
+#include "snug/tape/totals.h"
+#include "snug/trace/region_tape.h"
+
+namespace snug::tape {
+
+// A re-made value that differs from the one of the forward is an error in the backward: never, if it has
+// another size, or if any bit differs. Bits takes a checksum of every value when it is made and when it is
+// used.
+enum class DeterminismCheck { None, Size, Bits };
+
+struct RecordingOptions {
+  bool record_generators = true;  // random operators draw the same numbers again
+  DeterminismCheck determinism_check = DeterminismCheck::Size;
+  bool verify = false;  // as Bits, but counts in totals() instead of throwing
+  bool time_replays = false;
+  bool describe = false;  // keep the tapes as plain data
+};
+
+class SNUG_API Recording {
+ public:
+  explicit Recording(Fates fates, const RecordingOptions& options = {});
+  ~Recording();
+  Recording(const Recording&) = delete;  // it is a place in torch's stacks of hooks
+  Recording& operator=(const Recording&) = delete;
+
+  // Of the regions whose graphs are gone, so after the backward. Waits for the device if replays are timed.
+  Totals totals() const;
+  // With `describe`: taken away, in the order in which their graphs went.
+  std::vector<trace::RegionTape> take_tapes();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Values that tapes hold at the moment, in the whole process: 0 when every graph is gone.
+SNUG_API std::int64_t live_values();
+
+}  // namespace snug::tape

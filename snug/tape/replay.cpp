@@ -1,0 +1,181 @@
+#include "snug/tape/replay.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+
+#include "snug/base/error.h"
+#include "snug/tape/arguments.h"
+#include "snug/tape/checksum.h"
+#include "snug/tape/saved_value.h"
+#include "snug/tape/replay_clock.h"
+#include "snug/tape/tape.h"
+
+namespace snug::tape {
+
+namespace ag = torch::autograd;
+
+namespace {
+
+Value& as_value(trace::ClosureValue& value) {
+  return static_cast<Value&>(value);
+}
+
+// Fills the hole of a list on its first tensor.
+void open_list(c10::IValue& hole) {
+  if (!hole.isInt()) return;
+  const std::int64_t length = hole.toInt();
+  if (length >= 0) {
+    c10::List<at::Tensor> list;
+    list.resize(static_cast<std::size_t>(length));
+    hole = c10::IValue(std::move(list));
+  } else {
+    c10::List<std::optional<at::Tensor>> list;
+    list.resize(static_cast<std::size_t>(-length));
+    hole = c10::IValue(std::move(list));
+  }
+}
+
+void put(c10::IValue& hole, int place, const at::Tensor& tensor) {
+  if (place < 0) {
+    hole = tensor;
+    return;
+  }
+  open_list(hole);
+  hole.toList().set(static_cast<std::size_t>(place), tensor);
+}
+
+std::vector<at::Tensor> flattened(const torch::jit::Stack& results) {
+  std::vector<at::Tensor> flat;
+  for (const c10::IValue& result : results) {
+    if (!result.isList()) {
+      flat.push_back(result.isTensor() ? result.toTensor() : at::Tensor());
+      continue;
+    }
+    for (const c10::IValue& element : result.toListRef())
+      flat.push_back(element.isTensor() ? element.toTensor() : at::Tensor());
+  }
+  return flat;
+}
+
+}  // namespace
+
+void Replay::begin_backward() {
+  const std::int64_t backward = ag::get_current_graph_task_id();
+  if (backward == backward_ || backward < 0) return;
+  end_backward();  // left over if the last one threw
+  backward_ = backward;
+  for (SavedValue* saved : tape_.saved_) saved->arm(*this);
+  ag::Engine::get_default_engine().queue_callback([tape = tape_.weak_from_this(), backward] {
+    const auto alive = tape.lock();
+    if (!alive) return;
+    std::lock_guard lock(alive->mutex_);
+    if (alive->replay_.backward_ == backward) alive->replay_.end_backward();
+  });
+}
+
+void Replay::end_backward() {
+  backward_ = -1;
+  announced_ = false;
+  for (SavedValue* saved : tape_.saved_) saved->disarm(*this);
+}
+
+c10::Storage Replay::contents(Value& value) {
+  if (!value.here) {
+    announce();
+    ReplayClock clock(*tape_.ledgers_, tape_.region_name_, value.device, tape_.options_.time_replays);
+    require(value);
+  }
+  return fetch(value);
+}
+
+// Parameters may be elsewhere (on the host, on another rank) until someone says that they are needed.
+void Replay::announce() {
+  if (std::exchange(announced_, true)) return;
+  hooks::announce_replay(tape_.region_, tape_.parameters_);
+}
+
+c10::Storage Replay::fetch(const Value& value) const {
+  TORCH_CHECK(
+      !value.kept || !value.is_changed(),
+      "one of the variables needed for gradient computation has been modified by an inplace operation: a "
+      "tensor that region \"",
+      tape_.region_name_, "\" needs to recompute others was changed after its forward");
+  return value.kept ? value.kept : value.memo;
+}
+
+void Replay::run(trace::ClosureOperation& closure_operation) {
+  auto& operation = static_cast<Operation&>(closure_operation);
+  take_written(operation);
+  torch::jit::Stack stack = arguments(operation);
+  {
+    // The same kernel under the same state of the dispatcher as in the forward.
+    DrawAgain same_numbers(operation.generator);
+    c10::impl::ForceDispatchKeyGuard keys(operation.thread_keys);
+    at::AutoGradMode grad_mode(operation.grad_mode);
+    hooks::run_operator(operation.handle, operation.keys, stack);
+  }
+  ++tape_.totals_.replays;
+  keep_results(operation, stack);
+  written_.clear();
+}
+
+// Writes go to a re-made storage that nobody else needs, else to a copy.
+void Replay::take_written(const Operation& operation) {
+  for (const auto& argument : operation.arguments) {
+    if (!argument.is_written) continue;
+    Value* before = argument.value.get();
+    if (std::ranges::find(written_, before, &Written::before) != written_.end()) continue;
+    const bool is_ours = before->memo && before->uses == 1 && before->memo.use_count() == 1;
+    written_.push_back({before, is_ours ? std::move(before->memo) : copy_of(fetch(*before))});
+    if (is_ours) {
+      before->memo = {};
+      before->here = false;
+    }
+  }
+}
+
+torch::jit::Stack Replay::arguments(const Operation& operation) {
+  torch::jit::Stack stack = operation.constants;
+  for (const auto& argument : operation.arguments) {
+    const auto ours = std::ranges::find(written_, argument.value.get(), &Written::before);
+    const c10::Storage storage = ours != written_.end() ? ours->storage
+                                 : argument.value       ? fetch(*argument.value)
+                                                        : no_storage(argument.device);
+    at::Tensor tensor = argument.geometry.on(storage);
+    if (argument.geometry.requires_grad) tensor.unsafeGetTensorImpl()->set_requires_grad(true);
+    put(stack[argument.position], argument.place, tensor);
+  }
+  return stack;
+}
+
+void Replay::keep_results(Operation& operation, const torch::jit::Stack& results) {
+  const auto keep = [&](const std::weak_ptr<Value>& weak, const c10::Storage& storage) {
+    const ValuePtr value = weak.lock();
+    if (!value) return;
+    const std::string& name = facts_of(operation.handle).name;
+    TORCH_CHECK(!tape_.options_.check_sizes || storage.nbytes() == value->bytes, name, " in region \"",
+                tape_.region_name_, "\" made ", value->bytes, " bytes in the forward and ", storage.nbytes(),
+                " when it was run again: it is not deterministic");
+    tape_.compare(*value, storage, name);
+    if (value->uses == 0 || value->here) return;
+    value->memo = storage;
+    value->here = true;
+  };
+  const std::vector<at::Tensor> flat = flattened(results);
+  for (const auto& [place, value] : operation.outputs) keep(value, flat[place].storage());
+  for (const auto& argument : operation.arguments) {
+    if (!argument.is_written) continue;
+    keep(argument.after, std::ranges::find(written_, argument.value.get(), &Written::before)->storage);
+  }
+}
+
+void Replay::last_use(trace::ClosureValue& closure_value) {
+  Value& value = as_value(closure_value);
+  value.memo = {};
+  value.here = static_cast<bool>(value.kept);
+}
+
+}  // namespace snug::tape

@@ -1,0 +1,42 @@
+// Re-makes values in the backward: the rules of trace/closure, carried out on tensors. Internal to tape.
+#pragma once
+
+#include <memory>
+
+#include "snug/tape/value.h"
+#include "snug/trace/closure.h"
+
+namespace snug::tape {
+
+class Tape;
+
+class Replay final : public trace::ClosureWalk {
+ public:
+  explicit Replay(Tape& tape) : tape_(tape) {}
+
+  c10::Storage contents(Value& value);  // runs what leads to it; it has been armed
+  void begin_backward();                // first unpack of a backward: counts every use that may come
+  void end_backward();                  // frees what a partial backward left
+
+ private:
+  void run(trace::ClosureOperation& operation) override;
+  void last_use(trace::ClosureValue& value) override;
+
+  c10::Storage fetch(const Value& value) const;
+  torch::jit::Stack arguments(const Operation& operation);
+  void take_written(const Operation& operation);
+  void keep_results(Operation& operation, const torch::jit::Stack& results);
+  void announce();
+
+  struct Written {
+    const Value* before;
+    c10::Storage storage;
+  };
+
+  Tape& tape_;
+  std::int64_t backward_ = -1;  // the graph task
+  std::vector<Written> written_;
+  bool announced_ = false;
+};
+
+}  // namespace snug::tape

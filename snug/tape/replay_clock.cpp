@@ -1,0 +1,43 @@
+#include "snug/tape/replay_clock.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace snug::tape {
+
+namespace {
+
+c10::Event event_now(c10::Device device) {
+  c10::Event event(device.type(), c10::EventFlag::BACKEND_DEFAULT);
+  event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  return event;
+}
+
+}  // namespace
+
+ReplayClock::ReplayClock(Ledgers& ledgers, const std::string& region, c10::Device device, bool on)
+    : ledgers_(ledgers), region_(region), device_(device), on_(on) {
+  if (!on_) return;
+  if (device_.is_cuda()) start_event_.emplace(event_now(device_));
+  start_ = std::chrono::steady_clock::now();
+}
+
+ReplayClock::~ReplayClock() {
+  if (!on_) return;
+  std::lock_guard lock(ledgers_.mutex);
+  if (start_event_) {
+    ledgers_.timed.push_back({region_, std::move(*start_event_), event_now(device_)});
+  } else {
+    ledgers_.totals[region_].replay_seconds +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+}
+
+void settle(Ledgers& ledgers) {
+  for (auto& timed : ledgers.timed) {
+    timed.end.synchronize();
+    ledgers.totals[timed.region].replay_seconds += timed.start.elapsedTime(timed.end) / 1e3;
+  }
+  ledgers.timed.clear();
+}
+
+}  // namespace snug::tape

@@ -1,0 +1,76 @@
+#include "snug/tape/saved_value.h"
+
+#include <torch/csrc/autograd/function.h>
+
+#include "snug/tape/checksum.h"
+#include "snug/tape/tape.h"
+
+namespace snug::tape {
+
+void SavedValue::call_pack_hook(const at::Tensor& tensor) {
+  Quiet work_of_our_own;
+  std::lock_guard lock(tape_->mutex_);
+  if (!is_plain(tensor)) {
+    plain_.call_pack_hook(tensor);
+    is_plain_ = false;
+    return;
+  }
+  is_plain_ = true;
+  counter_ = tensor.unsafeGetTensorImpl()->version_counter();
+  version_ = counter_.current_version();
+  value_ = tape_->value_of(tensor);
+  tape_->pin(*value_, tensor);
+  geometry_ = Geometry(tensor);
+  tape_->saved_.insert(this);
+  if (value_->saves++ == 0 && value_->fate == Fate::Recompute) {
+    ++tape_->totals_.dropped_values;
+    tape_->totals_.dropped_bytes += tensor.storage().nbytes();
+  }
+  if (auto* description = tape_->description()) description->saves.push_back(value_->number);
+}
+
+at::Tensor SavedValue::call_unpack_hook() {
+  if (!is_plain_) return plain_.call_unpack_hook();
+  TORCH_CHECK(
+      counter_.current_version() == version_,
+      "one of the variables needed for gradient computation has been modified by an inplace operation: [",
+      geometry_.sizes, "] is at version ", counter_.current_version(), "; expected version ", version_,
+      " instead");
+  Quiet work_of_our_own;
+  std::lock_guard lock(tape_->mutex_);
+  tape_->replay_.begin_backward();
+  arm(tape_->replay_);
+  at::Tensor tensor = geometry_.on(tape_->replay_.contents(*value_));
+  disarm(tape_->replay_);
+  tape_->note_unpack(*value_, tensor);
+  return tensor;
+}
+
+SavedValue::~SavedValue() {
+  std::lock_guard lock(tape_->mutex_);
+  if (!value_) return;
+  tape_->saved_.erase(this);
+  --value_->saves;
+  disarm(tape_->replay_);
+  value_.reset();
+}
+
+void SavedValue::move_to(ValuePtr value) {
+  --value_->saves;
+  value_ = std::move(value);
+  ++value_->saves;
+}
+
+void SavedValue::arm(Replay& replay) {
+  if (armed_) return;
+  armed_ = true;
+  replay.arm(*value_);
+}
+
+void SavedValue::disarm(Replay& replay) {
+  if (!armed_) return;
+  armed_ = false;
+  replay.release(*value_);
+}
+
+}  // namespace snug::tape

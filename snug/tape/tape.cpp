@@ -1,0 +1,137 @@
+#include "snug/tape/tape.h"
+
+#include <torch/csrc/autograd/function.h>
+
+#include "snug/hooks/saved_tensors.h"
+#include "snug/tape/checksum.h"
+#include "snug/tape/saved_value.h"
+
+namespace snug::tape {
+
+namespace {
+
+thread_local int quiet = 0;
+
+bool is_parameter(const at::Tensor& tensor) {
+  const at::TensorBase& base = tensor.is_view() ? tensor._base() : tensor;
+  return base.is_leaf() && base.requires_grad();
+}
+
+}  // namespace
+
+Quiet::Quiet() {
+  ++quiet;
+}
+Quiet::~Quiet() {
+  --quiet;
+}
+bool Quiet::on() noexcept {
+  return quiet > 0;
+}
+
+Tape::Tape(hooks::RegionId region, const TapeOptions& options, std::shared_ptr<Ledgers> ledgers)
+    : region_(region),
+      region_name_(hooks::region_name(region)),
+      options_(options),
+      ledgers_(std::move(ledgers)) {
+  if (options_.describe) description_.emplace().region = region_name_;
+}
+
+Tape::~Tape() {
+  std::lock_guard lock(ledgers_->mutex);
+  ledgers_->totals[region_name_] += totals_;
+  if (description_) ledgers_->tapes.push_back(std::move(*description_));
+}
+
+void Tape::end_forward() {
+  std::lock_guard lock(mutex_);
+  values_.clear();  // from here on saved tensors own what is left
+}
+
+ValuePtr Tape::value_of(const at::Tensor& tensor) {
+  if (ValuePtr known = values_.find(tensor)) return known;
+  auto value = std::make_shared<Value>();
+  value->device = tensor.device();
+  value->bytes = tensor.storage().nbytes();
+  value->is_external = true;
+  describe(*value, tensor.storage().nbytes(), is_parameter(tensor));
+  values_.bind(tensor, value);
+  return value;
+}
+
+// A saved tensor or a recorded operation needs the value in the backward: its contents must be there or be
+// made.
+void Tape::pin(Value& value, const at::Tensor& tensor) {
+  if (value.is_undefined) {  // read and never written by an operator: filled by hand
+    value.is_undefined = false;
+    value.fate = Fate::Keep;
+    value.cannot_be_remade();
+    value.refused = "filled through its pointer";
+  }
+  if (value.fate == Fate::Recompute || value.is_pinned) return;
+  value.is_pinned = true;
+  value.kept = tensor.storage();
+  value.here = true;
+  value.watch(tensor);
+  if (is_parameter(tensor)) {
+    parameters_.emplace_back(tensor.is_view() ? at::Tensor(tensor._base()) : tensor);
+    return;
+  }
+  hooks::tell_saved(tensor);
+  ++totals_.kept_values;
+  totals_.kept_bytes += tensor.storage().nbytes();
+  if (options_.verify && !value.checksum) value.checksum = checksum(value.kept);
+}
+
+// Contents that a recorded operation relies on are about to change: it gets a copy.
+void Tape::before_write(const at::Tensor& tensor) {
+  if (!values_.knows(tensor)) return;
+  const ValuePtr value = values_.find(tensor);
+  if (!value || !value->kept) return;
+  const long by_table_and_here = 2;
+  if (value.use_count() <= by_table_and_here + value->saves) return;
+  Quiet work_of_our_own;
+  value->kept = copy_of(value->kept);
+  value->unwatch();
+}
+
+// A saved tensor is an alias: it sees later writes (rrelu saves its noise before it fills it). One that moves
+// the version is refused when the tensor is asked for.
+void Tape::follow(const ValuePtr& old, const ValuePtr& now, const at::Tensor& tensor) {
+  for (SavedValue* saved : saved_) {
+    if (saved->value() != old) continue;
+    saved->move_to(now);
+    pin(*now, tensor);
+    if (now->kept) {
+      now->unwatch();
+      now->watch_later = true;
+    }
+  }
+}
+
+void Tape::compare(const Value& value, const c10::Storage& storage, const std::string& what) {
+  if (!value.checksum) return;
+  ++totals_.checked;
+  if (*value.checksum == checksum(storage)) return;
+  ++totals_.differing;
+  TORCH_CHECK(!options_.differing_throws, what, " in region \"", region_name_,
+              "\" has other bits in the backward than it had in the forward");
+}
+
+void Tape::note_unpack(Value& value, const at::Tensor& tensor) {
+  hooks::tell_unpacked(tensor);
+  if (value.kept) compare(value, value.kept, "a kept value");
+  if (!description_) return;
+  const auto node = torch::autograd::get_current_node();
+  if (description_->unpacks.empty() || node.get() != last_node_) description_->unpacks.emplace_back();
+  last_node_ = node.get();
+  description_->unpacks.back().push_back(value.number);
+}
+
+void Tape::describe(Value& value, std::uint64_t bytes, bool is_parameter) {
+  if (!description_) return;
+  value.number = static_cast<std::uint32_t>(description_->values.size());
+  description_->values.push_back({.bytes = bytes, .fate = value.fate, .parameter = is_parameter});
+}
+
+}  // namespace snug::tape

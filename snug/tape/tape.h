@@ -1,0 +1,84 @@
+// The tape of one call of a region: the values that its saved tensors and recorded operations hold. Internal
+// to tape; see Note [The tape] in value.h.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <unordered_set>
+
+#include "snug/hooks/operators.h"
+#include "snug/hooks/region.h"
+#include "snug/tape/fates.h"
+#include "snug/tape/ledgers.h"
+#include "snug/tape/operator_facts.h"
+#include "snug/tape/replay.h"
+#include "snug/tape/value_table.h"
+#include "snug/trace/region_tape.h"
+
+namespace snug::tape {
+
+class SavedValue;
+
+struct TapeOptions {
+  bool record_generators = true;
+  bool check_sizes = true;
+  bool verify = false;
+  bool differing_throws = false;
+  bool time_replays = false;
+  bool describe = false;  // keep a RegionTape of the call
+};
+
+class Tape : public std::enable_shared_from_this<Tape> {
+ public:
+  Tape(hooks::RegionId region, const TapeOptions& options, std::shared_ptr<Ledgers> ledgers);
+  ~Tape();
+  Tape(const Tape&) = delete;  // saved tensors hold it
+  Tape& operator=(const Tape&) = delete;
+
+  void record(hooks::OperatorCall& call, const Fates& fates);
+  void end_forward();
+
+ private:
+  friend class RecordedCall;
+  friend class SavedValue;
+  friend class Replay;
+
+  ValuePtr value_of(const at::Tensor& tensor);
+  void pin(Value& value, const at::Tensor& tensor);
+  void before_write(const at::Tensor& tensor);
+  void follow(const ValuePtr& old, const ValuePtr& now, const at::Tensor& tensor);
+
+  void compare(const Value& value, const c10::Storage& storage, const std::string& what);
+  void note_unpack(Value& value, const at::Tensor& tensor);
+  trace::RegionTape* description() { return description_ ? &*description_ : nullptr; }
+  void describe(Value& value, std::uint64_t bytes, bool is_parameter);
+
+  std::recursive_mutex mutex_;
+  const hooks::RegionId region_;
+  const std::string region_name_;
+  const TapeOptions options_;
+  ValueTable values_;
+  std::unordered_set<SavedValue*> saved_;
+  std::vector<at::Tensor> parameters_;  // that recorded operations read
+  std::uint32_t operations_ = 0;
+  const torch::autograd::Node* last_node_ = nullptr;  // that unpacked
+  Replay replay_{*this};
+  RegionTotals totals_;
+  std::optional<trace::RegionTape> description_;
+  std::shared_ptr<Ledgers> ledgers_;
+};
+
+// Work of the tape's own: not recorded, and not autograd's.
+class Quiet {
+ public:
+  Quiet();
+  ~Quiet();
+  Quiet(const Quiet&) = delete;  // it is a stretch of time
+  Quiet& operator=(const Quiet&) = delete;
+  static bool on() noexcept;
+
+ private:
+  at::AutoDispatchBelowADInplaceOrView below_autograd_;
+};
+
+}  // namespace snug::tape

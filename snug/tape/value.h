@@ -1,0 +1,95 @@
+// Note [The tape]
+// A value is the contents of one storage between two writes. Views need no record: a saved view is its
+// storage and how it lies on it. A write makes a new value of the same storage.
+//
+// There is no list of operations. A saved tensor holds its value; a value that is to be re-made holds the
+// operation that made it; an operation holds the values it reads. What no saved tensor needs is held by
+// nobody and goes. Everything here is under its tape's lock. Internal to tape.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "snug/tape/generator.h"
+#include "snug/tape/geometry.h"
+#include "snug/trace/closure.h"
+
+namespace snug::tape {
+
+using trace::Fate;
+
+struct Operation;
+
+struct Value final : trace::ClosureValue {
+  Value();
+  ~Value();
+  static std::int64_t live();    // in the whole process
+  Value(const Value&) = delete;  // operations point to it
+  Value& operator=(const Value&) = delete;
+
+  void made_by(std::shared_ptr<Operation> operation);
+  void cannot_be_remade();
+
+  c10::Device device = c10::kCPU;
+  std::uint64_t bytes = 0;
+  Fate fate = Fate::Keep;
+  bool is_external = false;   // it came into the region
+  bool is_undefined = false;  // made by empty() and not written yet
+  bool is_pinned = false;     // its contents will be there in the backward
+  std::string refused;        // why it is kept although it was to be re-made
+  std::uint32_t number = 0;   // in the region's description
+  std::shared_ptr<Operation> maker;
+
+  c10::Storage kept;  // from the forward: an alias of what the user holds
+  c10::Storage memo;  // re-made
+
+  // Is `kept` still what it was? The counter is that of the tensor through which it was kept.
+  void watch(const at::Tensor& tensor);
+  bool is_changed() const { return watched_ && counter_.current_version() != version_; }
+  void unwatch() { watched_ = false; }
+  bool watch_later = false;  // the write that made it has not moved the counter yet
+
+  int saves = 0;                         // saved tensors that hold it
+  std::optional<std::int64_t> checksum;  // verify: taken when it was made
+
+ private:
+  c10::VariableVersion counter_;
+  std::uint32_t version_ = 0;
+  bool watched_ = false;
+};
+
+using ValuePtr = std::shared_ptr<Value>;
+
+struct Operation final : trace::ClosureOperation {
+  struct Argument {
+    std::uint32_t position;
+    std::int32_t place;  // in a list; -1: the argument is the tensor
+    ValuePtr value;      // null: only the shape is read
+    Geometry geometry;
+    c10::Device device = c10::kCPU;
+    bool is_written = false;
+    std::weak_ptr<Value> after;  // what a written argument holds afterwards
+  };
+
+  void reads(const ValuePtr& value) { trace::ClosureOperation::reads.push_back(value.get()); }
+
+  c10::OperatorHandle handle;
+  c10::DispatchKeySet keys;
+  c10::impl::LocalDispatchKeySet thread_keys = c10::impl::tls_local_dispatch_key_set();
+  bool grad_mode = true;
+  std::optional<GeneratorState> generator;
+  torch::jit::Stack constants;  // the arguments; where tensors go there are holes
+  std::vector<Argument> arguments;
+  std::vector<std::pair<std::size_t, std::weak_ptr<Value>>> outputs;  // by place among the flattened results
+
+  explicit Operation(const c10::OperatorHandle& handle) : handle(handle) {}
+};
+
+}  // namespace snug::tape

@@ -1,0 +1,58 @@
+// Which operations a backward has to run again, in which order, and how long each result lives.
+//
+// The rules, for one backward: an operation runs at most once; it runs when the first value that needs it is
+// asked for; a re-made value is freed after its last use. Replay follows them on tensors (tape/replay), the
+// planner on bytes (closure()): they are one piece of code.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/trace/region_tape.h"
+
+namespace snug::trace {
+
+struct ClosureOperation;
+
+struct ClosureValue {
+  ClosureOperation* producer = nullptr;  // null: cannot be re-made
+  bool here = false;                     // the contents are there: kept, or re-made and not freed yet
+  int uses = 0;                          // still to come in this backward
+};
+
+struct ClosureOperation {
+  std::vector<ClosureValue*> reads;    // all that must be here for it to run; one entry per argument
+  std::vector<ClosureValue*> results;  // those it can re-make; null where one is gone
+  bool armed = false;                  // it will run in this backward, unless all that need it go away
+};
+
+class SNUG_API ClosureWalk {
+ public:
+  virtual ~ClosureWalk() = default;
+
+  void arm(ClosureValue& value);      // one use more to come
+  void require(ClosureValue& value);  // runs what leads to it; afterwards it is here
+  void release(ClosureValue& value);  // one use less; the last one frees it
+
+ protected:
+  // Makes all results; those with uses to come are `here` afterwards.
+  virtual void run(ClosureOperation& operation) = 0;
+  // Nobody needs it any more. Called for kept values too.
+  virtual void last_use(ClosureValue& value) = 0;
+
+ private:
+  void disarm(ClosureOperation& operation, std::vector<ClosureValue*>& released);
+};
+
+struct Closure {
+  std::vector<std::uint32_t> operations;  // to run again, in order, as numbers in tape.operations
+  std::uint64_t peak_bytes = 0;           // of re-made values, at the highest
+  std::uint64_t kept_bytes = 0;           // of values kept from the forward to the backward
+};
+
+// `fates` has one entry per value of the tape; values that cannot be re-made count as kept.
+SNUG_API Closure closure(const RegionTape& tape, std::span<const Fate> fates);
+
+}  // namespace snug::trace

@@ -1,0 +1,91 @@
+// Whatever the fates, a step has the bits of plain autograd.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/tape/problems.h"
+
+namespace snug::tape {
+namespace {
+
+constexpr int kAssignments = 70;  // for each of 5 models in 3 kinds of numbers: more than a thousand
+
+class Equality : public testing::TestWithParam<std::tuple<int, Numbers>> {
+ protected:
+  static Problem problem() {
+    return std::move(
+        all_problems(std::get<1>(GetParam())).at(static_cast<std::size_t>(std::get<0>(GetParam()))));
+  }
+};
+
+struct Counted {
+  std::uint64_t replays = 0, differing = 0;
+};
+Counted count(const Totals& totals) {
+  Counted counted;
+  for (const auto& [region, some] : totals) {
+    counted.replays += some.replays;
+    counted.differing += some.differing;
+  }
+  return counted;
+}
+
+TEST_P(Equality, PlainAutogradRepeatsItself) {
+  Problem model = problem();
+  EXPECT_TRUE(same_bits(step(model), step(model)));
+}
+
+TEST_P(Equality, EveryFateAlone) {
+  Problem model = problem();
+  const auto plain = step(model);
+  for (const Fates& fates : {Fates::keep(), Fates::recompute(), Fates::cheap()}) {
+    Recording recording(fates, {.verify = true});
+    EXPECT_TRUE(same_bits(plain, step(model))) << model.name;
+    EXPECT_EQ(count(recording.totals()).differing, 0u);
+  }
+  EXPECT_EQ(live_values(), 0);
+}
+
+TEST_P(Equality, RandomFates) {
+  Problem model = problem();
+  const auto plain = step(model), twice = step(model, 2);
+  for (int seed = 0; seed < kAssignments; ++seed) {
+    std::uint64_t asked[2] = {0, 0};
+    const Fates drawn = dice(static_cast<std::uint64_t>(seed));
+    Recording recording(Fates([&](const ValueInfo& value) {
+      const Fate fate = drawn(value);
+      ++asked[static_cast<int>(fate)];
+      return fate;
+    }));
+    ASSERT_TRUE(same_bits(plain, step(model))) << model.name << ", seed " << seed;
+    const double share = static_cast<double>(asked[0]) / static_cast<double>(asked[0] + asked[1]);
+    ASSERT_TRUE(share >= 0.3 && share <= 0.7) << share;
+    ASSERT_GT(count(recording.totals()).replays, 0u) << model.name << ", seed " << seed;
+    if (seed % 10 == 0) {
+      ASSERT_TRUE(same_bits(twice, step(model, 2))) << model.name << ", retained, seed " << seed;
+    }
+  }
+  EXPECT_EQ(live_values(), 0);
+}
+
+std::string test_name(const testing::TestParamInfo<std::tuple<int, Numbers>>& info) {
+  constexpr const char* kNames[] = {"Llama", "Gpt", "Convolutions", "Lstm", "SharedWeights"};
+  std::string numbers = name(std::get<1>(info.param));
+  numbers[0] = static_cast<char>(std::toupper(numbers[0]));
+  return kNames[std::get<0>(info.param)] + numbers;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Equality,
+                         testing::Combine(testing::Range(0, 5),
+                                          testing::Values(Numbers::Fp32, Numbers::Bf16, Numbers::Autocast)),
+                         test_name);
+
+// The suite above would notice if the tape did not do these two things.
+TEST(EqualityControl, WithoutGeneratorsDropoutDiffers) {
+  Problem model = gpt_with_dropout(Numbers::Fp32);
+  const auto plain = step(model);
+  Recording recording(Fates::recompute(), {.record_generators = false});
+  EXPECT_FALSE(same_bits(plain, step(model)));
+}
+
+}  // namespace
+}  // namespace snug::tape
