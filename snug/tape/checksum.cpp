@@ -13,7 +13,7 @@ namespace snug::tape {
 
 namespace {
 
-constexpr std::int64_t kChunk = 1 << 20;  // words
+constexpr std::int64_t kChunk = 1 << 20;              // words
 constexpr std::int64_t kFactor = 0x1E3779B97F4A7C15;  // odd
 
 at::Tensor weights(std::int64_t count, const at::Tensor& like) {

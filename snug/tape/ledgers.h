@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "snug/tape/totals.h"
+#include "snug/trace/region_totals.h"
 #include "snug/trace/region_tape.h"
 
 namespace snug::tape {
@@ -19,7 +19,7 @@ struct Ledgers {
   };
 
   std::mutex mutex;
-  Totals totals;
+  trace::Totals totals;
   std::vector<TimedOnDevice> timed;  // not asked for yet: asking waits for the device
   std::vector<trace::RegionTape> tapes;
 };

@@ -19,7 +19,7 @@ struct OperatorFacts {
   bool makes_undefined = false;   // empty(): contents come from whoever writes next
   bool reads_shape_only = false;  // zeros_like(x)
   bool overwrites = false;        // the written argument's old contents are not read
-  int scratch_output = -1;       // a result of which some bytes are left as they were
+  int scratch_output = -1;        // a result of which some bytes are left as they were
   std::string unreplayable;       // why it is never run again; empty: it can be
 
   // Batch norm in training writes its running statistics, which its schema does not say. They are not read

@@ -73,7 +73,7 @@ class RecordedCall {
   }
 
   void take_hidden_writes() {
-    if (facts_.hidden_writes.empty()) return;
+    if (facts_.hidden_writes.empty() || !tape_.options_.spare_statistics) return;
     if (facts_.training >= 0 && !arguments_[static_cast<std::size_t>(facts_.training)].toBool()) return;
     for (const int position : facts_.hidden_writes) {
       c10::IValue& argument = arguments_[static_cast<std::size_t>(position)];
@@ -95,7 +95,7 @@ class RecordedCall {
         const ValuePtr old = tape_.value_of(tensor);
         const bool covers_all =
             tensor.nbytes() == tensor.storage().nbytes() || tensor.storage().nbytes() == 0;
-        if (old->is_undefined && !(facts_.overwrites && covers_all)) tape_.pin(*old, tensor);
+        if (old->is_undefined && !(facts_.overwrites && covers_all)) tape_.pin(old, tensor);
         if (!old->maker) refuse("writes into what cannot be re-made");
         writes_.push_back({k, place, tensor, Geometry(tensor), old, nullptr});
       });
@@ -115,9 +115,7 @@ class RecordedCall {
     if (value->fate == Fate::Recompute && !can_replay()) {
       value->fate = Fate::Keep;
       value->refused = why_not_;
-      auto& refused = tape_.totals_.refused[{facts_.name, why_not_}];
-      ++refused.values;
-      refused.bytes += bytes;
+      value->refused_operation = facts_.name;
     }
     const bool has_contents = !facts_.makes_undefined && static_cast<int>(output) != facts_.scratch_output;
     if (tape_.options_.verify && has_contents) value->checksum = checksum(tensor.storage());
@@ -203,7 +201,7 @@ class RecordedCall {
         argument.after = write.value;
       } else if (!facts_.reads_shape_only) {
         argument.value = tape_.value_of(tensor);
-        tape_.pin(*argument.value, tensor);
+        tape_.pin(argument.value, tensor);
       }
       if (argument.value) operation.reads(argument.value);
       operation.arguments.push_back(std::move(argument));

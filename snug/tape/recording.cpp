@@ -41,6 +41,7 @@ class Recording::Impl final : public hooks::OperatorListener,
       const bool throws = check == DeterminismCheck::Bits;
       forward.tape = std::make_shared<Tape>(region,
                                             TapeOptions{.record_generators = options_.record_generators,
+                                                        .spare_statistics = options_.spare_statistics,
                                                         .check_sizes = check != DeterminismCheck::None,
                                                         .verify = options_.verify || throws,
                                                         .differing_throws = throws,
@@ -88,7 +89,7 @@ Recording::Recording(Fates fates, const RecordingOptions& options)
     : impl_(std::make_unique<Impl>(std::move(fates), options)) {}
 Recording::~Recording() = default;
 
-Totals Recording::totals() const {
+trace::Totals Recording::totals() const {
   Ledgers& ledgers = *impl_->ledgers();
   std::lock_guard lock(ledgers.mutex);
   settle(ledgers);

@@ -3,7 +3,7 @@
 //
 //   tape::Recording recording(tape::Fates::cheap());
 //   model->loss(batch).backward();
-//   std::cout << tape::text(recording.totals());
+//   std::cout << report::recomputed(recording.totals());
 //
 // Nothing of the model changes and nothing of it runs twice. Recordings nest: the innermost decides.
 #pragma once
@@ -16,7 +16,7 @@
 #include "snug/hooks/region.h"
 #include "snug/hooks/saved_tensors.h"
 #include "snug/tape/fates.h"
-#include "snug/tape/totals.h"
+#include "snug/trace/region_totals.h"
 #include "snug/trace/region_tape.h"
 
 namespace snug::tape {
@@ -29,6 +29,8 @@ enum class DeterminismCheck { None, Size, Bits };
 struct RecordingOptions {
   bool record_generators = true;  // random operators draw the same numbers again
   DeterminismCheck determinism_check = DeterminismCheck::Size;
+  bool spare_statistics =
+      true;             // batch norm's running statistics move in the forward, not again in the backward
   bool verify = false;  // as Bits, but counts in totals() instead of throwing
   bool time_replays = false;
   bool describe = false;  // keep the tapes as plain data
@@ -42,7 +44,7 @@ class SNUG_API Recording {
   Recording& operator=(const Recording&) = delete;
 
   // Of the regions whose graphs are gone, so after the backward. Waits for the device if replays are timed.
-  Totals totals() const;
+  trace::Totals totals() const;
   // With `describe`: taken away, in the order in which their graphs went.
   std::vector<trace::RegionTape> take_tapes();
 

@@ -19,7 +19,7 @@ void SavedValue::call_pack_hook(const at::Tensor& tensor) {
   counter_ = tensor.unsafeGetTensorImpl()->version_counter();
   version_ = counter_.current_version();
   value_ = tape_->value_of(tensor);
-  tape_->pin(*value_, tensor);
+  tape_->pin(value_, tensor);
   geometry_ = Geometry(tensor);
   tape_->saved_.insert(this);
   if (value_->saves++ == 0 && value_->fate == Fate::Recompute) {

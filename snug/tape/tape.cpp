@@ -2,6 +2,8 @@
 
 #include <torch/csrc/autograd/function.h>
 
+#include <utility>
+
 #include "snug/hooks/saved_tensors.h"
 #include "snug/tape/checksum.h"
 #include "snug/tape/saved_value.h"
@@ -46,6 +48,16 @@ Tape::~Tape() {
 void Tape::end_forward() {
   std::lock_guard lock(mutex_);
   values_.clear();  // from here on saved tensors own what is left
+  for (const std::weak_ptr<Value>& pinned : std::exchange(pinned_, {})) {
+    const ValuePtr kept = pinned.lock();
+    if (!kept) continue;
+    ++totals_.kept_values;
+    totals_.kept_bytes += kept->bytes;
+    if (kept->refused.empty()) continue;
+    auto& refused = totals_.refused[{kept->refused_operation, kept->refused}];
+    ++refused.values;
+    refused.bytes += kept->bytes;
+  }
 }
 
 ValuePtr Tape::value_of(const at::Tensor& tensor) {
@@ -61,12 +73,14 @@ ValuePtr Tape::value_of(const at::Tensor& tensor) {
 
 // A saved tensor or a recorded operation needs the value in the backward: its contents must be there or be
 // made.
-void Tape::pin(Value& value, const at::Tensor& tensor) {
+void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
+  Value& value = *pinned;
   if (value.is_undefined) {  // read and never written by an operator: filled by hand
     value.is_undefined = false;
     value.fate = Fate::Keep;
     value.cannot_be_remade();
     value.refused = "filled through its pointer";
+    value.refused_operation = "aten::empty";
   }
   if (value.fate == Fate::Recompute || value.is_pinned) return;
   value.is_pinned = true;
@@ -78,8 +92,7 @@ void Tape::pin(Value& value, const at::Tensor& tensor) {
     return;
   }
   hooks::tell_saved(tensor);
-  ++totals_.kept_values;
-  totals_.kept_bytes += tensor.storage().nbytes();
+  pinned_.push_back(pinned);
   if (options_.verify && !value.checksum) value.checksum = checksum(value.kept);
 }
 
@@ -101,7 +114,7 @@ void Tape::follow(const ValuePtr& old, const ValuePtr& now, const at::Tensor& te
   for (SavedValue* saved : saved_) {
     if (saved->value() != old) continue;
     saved->move_to(now);
-    pin(*now, tensor);
+    pin(now, tensor);
     if (now->kept) {
       now->unwatch();
       now->watch_later = true;

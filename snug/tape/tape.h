@@ -21,6 +21,7 @@ class SavedValue;
 
 struct TapeOptions {
   bool record_generators = true;
+  bool spare_statistics = true;
   bool check_sizes = true;
   bool verify = false;
   bool differing_throws = false;
@@ -44,7 +45,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   friend class Replay;
 
   ValuePtr value_of(const at::Tensor& tensor);
-  void pin(Value& value, const at::Tensor& tensor);
+  void pin(const ValuePtr& pinned, const at::Tensor& tensor);
   void before_write(const at::Tensor& tensor);
   void follow(const ValuePtr& old, const ValuePtr& now, const at::Tensor& tensor);
 
@@ -59,11 +60,12 @@ class Tape : public std::enable_shared_from_this<Tape> {
   const TapeOptions options_;
   ValueTable values_;
   std::unordered_set<SavedValue*> saved_;
-  std::vector<at::Tensor> parameters_;  // that recorded operations read
+  std::vector<std::weak_ptr<Value>> pinned_;  // while the forward runs
+  std::vector<at::Tensor> parameters_;        // that recorded operations read
   std::uint32_t operations_ = 0;
   const torch::autograd::Node* last_node_ = nullptr;  // that unpacked
   Replay replay_{*this};
-  RegionTotals totals_;
+  trace::RegionTotals totals_;
   std::optional<trace::RegionTape> description_;
   std::shared_ptr<Ledgers> ledgers_;
 };

@@ -40,11 +40,11 @@ struct Value final : trace::ClosureValue {
   c10::Device device = c10::kCPU;
   std::uint64_t bytes = 0;
   Fate fate = Fate::Keep;
-  bool is_external = false;   // it came into the region
-  bool is_undefined = false;  // made by empty() and not written yet
-  bool is_pinned = false;     // its contents will be there in the backward
-  std::string refused;        // why it is kept although it was to be re-made
-  std::uint32_t number = 0;   // in the region's description
+  bool is_external = false;                // it came into the region
+  bool is_undefined = false;               // made by empty() and not written yet
+  bool is_pinned = false;                  // its contents will be there in the backward
+  std::string refused, refused_operation;  // why it is kept although it was to be re-made
+  std::uint32_t number = 0;                // in the region's description
   std::shared_ptr<Operation> maker;
 
   c10::Storage kept;  // from the forward: an alias of what the user holds

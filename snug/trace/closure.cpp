@@ -1,6 +1,7 @@
 #include "snug/trace/closure.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "snug/base/error.h"
 
@@ -75,17 +76,13 @@ class BytesWalk final : public ClosureWalk {
   Closure walk() {
     for (const ValueIndex saved : tape_.saves) arm(values_[saved]);
     for (const auto& node : tape_.unpacks) {
-      std::vector<ValueIndex> held;  // by the node, until it ends
       for (const ValueIndex wanted : node) {
         require(values_[wanted]);
-        if (is_remade(wanted)) held.push_back(wanted);
-        held_by_node_ = held;
+        if (is_remade(wanted) && !is_held(wanted)) held_by_node_.push_back(wanted);
         release(values_[wanted]);
       }
-      held_by_node_.clear();
-      std::ranges::sort(held);
-      for (const ValueIndex value : std::span(held.begin(), std::unique(held.begin(), held.end())))
-        if (!values_[value].here) live_ -= tape_.values[value].bytes;
+      for (const ValueIndex value : std::exchange(held_by_node_, {}))
+        if (!values_[value].here) live_ -= bytes(value);
     }
     count_kept();
     return std::move(result_);
@@ -108,6 +105,9 @@ class BytesWalk final : public ClosureWalk {
   }
 
   bool is_remade(ValueIndex value) const { return values_[value].producer != nullptr; }
+  bool is_held(ValueIndex value) const {
+    return std::ranges::find(held_by_node_, value) != held_by_node_.end();
+  }
   std::uint64_t bytes(ValueIndex value) const { return tape_.values[value].bytes; }
 
   // As replay does it: a written argument is copied unless nobody else needs it, then the operation makes all
@@ -123,7 +123,8 @@ class BytesWalk final : public ClosureWalk {
       if (!wanted) unwanted += bytes(value);
     };
     for (const auto& write : recorded.writes) {
-      const bool takes_over = is_remade(write.before) && values_[write.before].uses == 1;
+      const bool takes_over =
+          is_remade(write.before) && values_[write.before].uses == 1 && !is_held(write.before);
       if (takes_over) values_[write.before].here = false;  // its bytes become those of `after`
       if (!takes_over) made += bytes(write.before);
       make(write.after);
@@ -141,7 +142,7 @@ class BytesWalk final : public ClosureWalk {
     const auto number = static_cast<ValueIndex>(&value - values_.data());
     if (!is_remade(number) || !value.here) return;
     value.here = false;
-    if (std::ranges::find(held_by_node_, number) == held_by_node_.end()) live_ -= bytes(number);
+    if (!is_held(number)) live_ -= bytes(number);
   }
 
   // What the forward leaves behind: saved values, and what the operations to run again read.
@@ -169,7 +170,7 @@ class BytesWalk final : public ClosureWalk {
   const RegionTape& tape_;
   std::vector<ClosureOperation> operations_;
   std::vector<ClosureValue> values_;
-  std::vector<ValueIndex> held_by_node_;
+  std::vector<ValueIndex> held_by_node_;  // handed out, until the node ends
   std::uint64_t live_ = 0;
   Closure result_;
 };

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-namespace snug::tape {
+namespace snug::trace {
 
 struct RegionTotals {
   std::uint64_t operations = 0;   // that could be run again
@@ -46,4 +46,4 @@ struct RegionTotals {
 
 using Totals = std::map<std::string, RegionTotals>;  // by region, in the order of their names
 
-}  // namespace snug::tape
+}  // namespace snug::trace

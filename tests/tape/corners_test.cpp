@@ -1,0 +1,383 @@
+// Where a tape could go wrong in silence: shared use, partial and repeated backwards, writes, threads,
+// exceptions.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <thread>
+
+#include "snug/base/error.h"
+#include "snug/memory/tracker.h"
+#include "snug/tape/region.h"
+#include "snug/tape/replayable.h"
+#include "tests/tape/problems.h"
+
+namespace snug::tape {
+namespace {
+
+namespace ag = torch::autograd;
+
+int flips = 0;
+TORCH_LIBRARY(tape_test, library) {
+  library.def("flip(Tensor x) -> Tensor");
+  library.def("bump_(Tensor(a!) x) -> ()");
+}
+TORCH_LIBRARY_IMPL(tape_test, CPU, library) {
+  library.impl("flip", [](const at::Tensor& x) {
+    ++flips;
+    return x.flip(0);
+  });
+  library.impl("bump_", [](at::Tensor& x) { x.add_(1); });
+}
+at::Tensor flip(const at::Tensor& x) {
+  static auto op = c10::Dispatcher::singleton()
+                       .findSchemaOrThrow("tape_test::flip", "")
+                       .typed<at::Tensor(const at::Tensor&)>();
+  return op.call(x);
+}
+
+class Corners : public testing::Test {
+ protected:
+  void TearDown() override {
+    EXPECT_EQ(live_values(), 0) << "values are left";
+    EXPECT_FALSE(c10::impl::tls_is_dispatch_key_included(hooks::kOperatorKey)) << "a guard is left";
+    EXPECT_EQ(hooks::current_region(), 0u);
+  }
+};
+
+at::Tensor leaf(at::IntArrayRef sizes, int seed = 1) {
+  at::manual_seed(static_cast<std::uint64_t>(seed));
+  return at::randn(sizes).requires_grad_();
+}
+
+// A function of x that saves several of its values.
+at::Tensor layer(const at::Tensor& x, const at::Tensor& w) {
+  return at::silu(at::matmul(x, w)) * at::sigmoid(x) + at::tanh(x * 0.5);
+}
+
+TEST_F(Corners, GradientsOfSomeParametersOnly) {
+  at::Tensor x = leaf({4, 4}), w = leaf({4, 4}, 2);
+  const auto of_w = [&](Fates fates) {
+    at::Tensor y = region("r", std::move(fates), [&] { return layer(layer(x, w), w); });
+    return ag::grad({y.sum()}, {w});
+  };
+  const auto plain = of_w(Fates::keep());
+  for (std::uint64_t seed = 0; seed < 20; ++seed) EXPECT_TRUE(same_bits(plain, of_w(dice(seed))));
+}
+
+TEST_F(Corners, APartialBackwardLeavesNothingReMade) {
+  at::Tensor x = leaf({64, 64}), w = leaf({64, 64}, 2), v = leaf({64, 64}, 3);
+  memory::Tracker tracker;
+  at::Tensor y = region("r", Fates::recompute(), [&] { return layer(layer(x, w), v); }).sum();
+  const std::uint64_t live = tracker.live_bytes();
+  const auto first = ag::grad({y}, {v}, {}, /*retain_graph=*/true);
+  EXPECT_EQ(tracker.live_bytes(), live + 64 * 64 * 4) << "the gradient alone";
+  const auto second = ag::grad({y}, {v});
+  EXPECT_TRUE(same_bits(first, second));
+}
+
+TEST_F(Corners, ARegionUsedSeveralTimes) {
+  at::Tensor x = leaf({4, 4}), w = leaf({4, 4}, 2);
+  const auto twice = [&](auto fates) {
+    const auto f = [&](const at::Tensor& t) { return region("r", fates(), [&] { return layer(t, w); }); };
+    return ag::grad({(f(f(x)) * f(x)).sum()}, {x, w});
+  };
+  const auto plain = twice([] { return Fates::keep(); });
+  for (std::uint64_t seed = 0; seed < 20; ++seed)
+    EXPECT_TRUE(same_bits(plain, twice([&] { return dice(seed); })));
+}
+
+TEST_F(Corners, RegionsWithinRegionsEachWithFatesOfTheirOwn) {
+  at::Tensor x = leaf({4, 4}), w = leaf({4, 4}, 2);
+  const auto nested = [&](Fates outer, Fates inner) {
+    at::Tensor y = region("outer", std::move(outer), [&] {
+      at::Tensor h = layer(x, w);
+      h = region("inner", std::move(inner), [&] { return layer(h, w); });
+      return layer(h, w);
+    });
+    return ag::grad({y.sum()}, {x, w});
+  };
+  const auto plain = nested(Fates::keep(), Fates::keep());
+  for (std::uint64_t seed = 0; seed < 20; ++seed)
+    EXPECT_TRUE(same_bits(plain, nested(dice(seed), dice(seed + 100))));
+}
+
+TEST_F(Corners, DoubleBackward) {
+  at::Tensor x = leaf({4, 4});
+  const auto hessian = [&](Fates fates) {
+    at::Tensor y = region("r", std::move(fates), [&] { return (at::tanh(x * x) * at::silu(x)).sum(); });
+    const auto first = ag::grad({y}, {x}, {}, true, /*create_graph=*/true);
+    return ag::grad({(first[0] * first[0]).sum()}, {x});
+  };
+  const auto plain = hessian(Fates::keep());
+  for (std::uint64_t seed = 0; seed < 20; ++seed) EXPECT_TRUE(same_bits(plain, hessian(dice(seed))));
+}
+
+TEST_F(Corners, EveryOperationRunsAgainAtMostOnce) {
+  at::Tensor x = leaf({4, 4}), w = leaf({4, 4}, 2);
+  Recording recording(Fates::recompute());
+  region("whole", [&] {
+    at::Tensor h = x;
+    for (int i = 0; i < 10; ++i) h = layer(h, w);
+    return h.sum();
+  }).backward();
+  const auto totals = recording.totals().at("whole");
+  EXPECT_GT(totals.replays, 40u);
+  EXPECT_LE(totals.replays, totals.operations);
+}
+
+TEST_F(Corners, WritesViewsListsAndOtherShapesOfOperators) {
+  struct Cube : ag::Function<Cube> {
+    static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& x) {
+      at::Tensor square = x * x;
+      context->save_for_backward({x, square});
+      return square * x;
+    }
+    static ag::variable_list backward(ag::AutogradContext* context, const ag::variable_list& gradients) {
+      const auto saved = context->get_saved_variables();
+      return {gradients[0] * saved[1] * 3 + saved[0] * 0};
+    }
+  };
+  const auto run = [&](Fates fates) {
+    at::manual_seed(3);
+    at::Tensor input = at::randn({6, 6}), p = at::randn({6, 6}).requires_grad_();
+    at::Tensor q = at::randn({6, 6}, at::kComplexFloat).requires_grad_();
+    at::Tensor y = region("r", std::move(fates), [&] {
+      at::Tensor a = at::exp(input + p);
+      input.mul_(3);  // the region's own input, after it was read
+      at::Tensor b = at::sin(a * input);
+      at::Tensor c = at::real(at::matmul(q.conj() * b, q.transpose(0, 1).conj()));
+      at::Tensor z = at::zeros({6, 6});
+      z.index_put_({at::arange(3)}, c.slice(0, 0, 3));
+      z.masked_fill_(c > 1, 0.5);
+      z = z.tanh() * z;
+      at::Tensor d = at::mm(at::eye(6).to_sparse(), z).sigmoid();
+      if (d.sum().item<float>() > 1e9) d = d * 2;
+      const auto parts = at::split(d, 2, 0);
+      d = at::cat({parts[2], parts[0], parts[1].exp()}, 0);
+      at::Tensor inner = ag::grad({(d * d).sum()}, {p}, {}, true)[0];
+      at::Tensor out = at::empty({0});
+      {
+        at::NoGradGuard no_grad;
+        at::mul_out(out, d.detach(), inner);
+      }
+      at::Tensor noise = at::randn({6, 6}).clamp_min_(0);
+      at::Tensor variance = std::get<0>(at::var_mean(d * noise, at::OptionalIntArrayRef({1}), 1, true));
+      at::Tensor rrelu = at::rrelu(d - 0.5, 0.1, 0.3, true);
+      return Cube::apply(d * out + variance + rrelu) + at::logsumexp(d, 1, true);
+    });
+    y.pow(2).sum().backward();
+    return std::vector<at::Tensor>{p.grad(), q.grad(), input};
+  };
+  const auto plain = run(Fates::keep());
+  for (std::uint64_t seed = 0; seed < 100; ++seed) ASSERT_TRUE(same_bits(plain, run(dice(seed)))) << seed;
+  EXPECT_TRUE(same_bits(plain, run(Fates::recompute())));
+}
+
+TEST_F(Corners, AForeignOperatorRunsAgainOnlyIfItOptedIn) {
+  const auto run = [&](std::string& reason) {
+    at::Tensor p = leaf({5});
+    flips = 0;
+    Recording recording(Fates::recompute());
+    region("r", [&] { return (flip(p.detach() * 2) * p).sin().sum(); }).backward();
+    const auto totals = recording.totals().at("r");
+    reason = totals.refused.empty()
+                 ? ""
+                 : totals.refused.begin()->first.first + ": " + totals.refused.begin()->first.second;
+    return p.grad().clone();
+  };
+  std::string reason;
+  const at::Tensor kept = run(reason);
+  EXPECT_EQ(flips, 1);
+  EXPECT_EQ(reason, "tape_test::flip: a foreign operator that did not opt in");
+  replayable("tape_test::flip");
+  const at::Tensor remade = run(reason);
+  EXPECT_EQ(flips, 2);
+  EXPECT_EQ(reason, "");
+  EXPECT_TRUE(same_bits(kept, remade));
+}
+
+TEST_F(Corners, AWriteByAForeignOperatorIsSeen) {
+  const auto run = [&](Fates fates) {
+    at::Tensor p = leaf({5});
+    static auto bump =
+        c10::Dispatcher::singleton().findSchemaOrThrow("tape_test::bump_", "").typed<void(at::Tensor&)>();
+    region("r", std::move(fates), [&] {
+      at::Tensor z = p.detach() * 2;
+      at::Tensor before = (z * p).sin();
+      bump.call(z);
+      return (before * (z * p).exp()).sum();
+    }).backward();
+    return std::vector<at::Tensor>{p.grad()};
+  };
+  EXPECT_ANY_THROW(run(Fates::keep())) << "as plain autograd: the first product saved z";
+}
+
+TEST_F(Corners, LongChainsNeedNoDeepStack) {
+  at::Tensor p = leaf({4});
+  const auto run = [&](Fates fates) {
+    at::Tensor y = region("r", std::move(fates), [&] {
+      at::Tensor x = p.detach();
+      for (int i = 0; i < 50000; ++i) x = x * 1.0001;
+      return (x * p).sum();
+    });
+    return ag::grad({y}, {p});
+  };
+  EXPECT_TRUE(same_bits(run(Fates::keep()), run(Fates::recompute())));
+}
+
+TEST_F(Corners, ABackwardOnAnotherThread) {
+  Problem model = shared_weights(Numbers::Fp32);
+  const auto plain = step(model);
+  at::manual_seed(3);
+  at::Tensor loss;
+  {
+    Recording recording(dice(11));
+    loss = model.loss();
+  }
+  std::thread([&] { loss.backward(); }).join();
+  loss.reset();
+  for (std::size_t i = 0; i < model.parameters.size(); ++i)
+    EXPECT_TRUE(same_bits(model.parameters[i].grad(), plain[i + 1]));
+}
+
+TEST_F(Corners, ThreadsHaveTapesOfTheirOwn) {
+  std::atomic<int> right = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t)
+    threads.emplace_back([&, t] {
+      at::Tensor x = at::full({4, 4}, 0.1 * (t + 1)).requires_grad_(),
+                 w = at::full({4, 4}, 0.3).requires_grad_();
+      const auto run = [&](Fates fates) {
+        return ag::grad({region("r", std::move(fates), [&] { return layer(layer(x, w), w); }).sum()}, {x, w});
+      };
+      const auto plain = run(Fates::keep());
+      for (std::uint64_t seed = 0; seed < 30; ++seed) right += same_bits(plain, run(dice(seed)));
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(right, 90);
+}
+
+TEST_F(Corners, ChangesBeforeTheBackwardAreRefused) {
+  at::Tensor x = leaf({4}), w = leaf({4}, 2);
+  at::Tensor y = region("r", Fates::recompute(), [&] { return at::sigmoid(at::exp(x * w)); });
+  {
+    at::NoGradGuard no_grad;
+    w.add_(1);
+  }
+  EXPECT_THROW(y.sum().backward(), c10::Error);
+  for (const Fates& fates : {Fates::keep(), Fates::recompute()}) {
+    at::Tensor z = region("r", fates, [&] { return at::sigmoid(x * 2); });
+    z.detach().mul_(2);
+    EXPECT_THROW(z.sum().backward(), c10::Error) << "a saved result";
+  }
+}
+
+TEST_F(Corners, AWriteThroughAPointerIsFoundByItsBits) {
+  at::Tensor p = leaf({4});
+  const auto run = [&](const RecordingOptions& options) {
+    Recording recording(Fates::recompute(), options);
+    region("r", [&] {
+      at::Tensor z = at::zeros({4});
+      z.mutable_data_ptr<float>()[1] = 5;
+      return (p * (z * 2)).sum();
+    }).backward();
+    return recording.totals().at("r").differing;
+  };
+  EXPECT_GT(run({.verify = true}), 0u);
+  EXPECT_THROW(run({.determinism_check = DeterminismCheck::Bits}), c10::Error);
+}
+
+TEST_F(Corners, UnderNoGradNothingIsKept) {
+  at::Tensor x = leaf({64, 64}), w = leaf({64, 64}, 2);
+  memory::Tracker tracker;
+  at::NoGradGuard no_grad;
+  Recording recording(Fates::recompute());
+  const std::uint64_t before = tracker.live_bytes();
+  at::Tensor y = region("r", [&] { return layer(x, w); });
+  EXPECT_EQ(tracker.live_bytes(), before + y.nbytes());
+  EXPECT_EQ(live_values(), 0);
+}
+
+TEST_F(Corners, InferenceModeIsLeftAlone) {
+  c10::InferenceMode inference;
+  at::Tensor x = at::ones({4, 4});
+  Recording recording(Fates::recompute());
+  EXPECT_TRUE(at::equal(region("r", [&] { return layer(x, x); }), layer(x, x)));
+}
+
+TEST_F(Corners, ARegionEnteredFromItsOwnBackward) {
+  at::Tensor x = leaf({4, 4}), w = leaf({4, 4}, 2);
+  const auto run = [&](Fates outer, Fates inner) {
+    at::Tensor extra;
+    at::Tensor y = region("r", std::move(outer), [&] { return layer(x, w); });
+    y.register_hook([&](const at::Tensor& gradient) {
+      at::AutoGradMode on(true);
+      at::Tensor z = region("r", std::move(inner), [&] { return layer(x, w); });
+      extra = ag::grad({z.sum()}, {x})[0];
+      return gradient + extra;
+    });
+    return ag::grad({y.sum()}, {x, w});
+  };
+  const auto plain = run(Fates::keep(), Fates::keep());
+  EXPECT_TRUE(same_bits(plain, run(Fates::recompute(), Fates::recompute())));
+}
+
+TEST_F(Corners, AThousandExceptionsLeaveNothing) {
+  at::Tensor x = leaf({4, 4}), w = leaf({4, 4}, 2);
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    EXPECT_ANY_THROW(region("r", dice(i), [&] {
+      at::Tensor h = layer(x, w);
+      return region("inner", dice(i + 1), [&] { return layer(h, w).view({3}); });
+    })) << "forward";
+    at::Tensor y = region("r", dice(i), [&] { return layer(layer(x, w), w); });
+    y.register_hook([](const at::Tensor& gradient) -> at::Tensor {
+      if (gradient.defined()) throw std::runtime_error("in the backward");
+      return gradient;
+    });
+    EXPECT_ANY_THROW(y.sum().backward());
+    at::Tensor z = region("r", Fates::recompute(), [&] { return at::sigmoid(layer(x, w)); });
+    z.detach().add_(1);
+    EXPECT_ANY_THROW(z.sum().backward()) << "unpack";
+  }
+}
+
+TEST_F(Corners, AGoodBackwardAfterOneThatThrew) {
+  at::Tensor x = leaf({4, 4}), w = leaf({4, 4}, 2);
+  const auto plain = ag::grad({layer(layer(x, w), w).sum()}, {x, w});
+  bool fails = true;
+  at::Tensor middle;
+  at::Tensor y = region("r", Fates::recompute(), [&] {
+    middle = layer(x, w);
+    middle.register_hook([&](const at::Tensor& gradient) -> at::Tensor {
+      if (fails) throw std::runtime_error("once");
+      return gradient;
+    });
+    return layer(middle, w).sum();
+  });
+  middle.reset();
+  EXPECT_ANY_THROW(y.backward({}, /*retain_graph=*/true));
+  fails = false;
+  EXPECT_TRUE(same_bits(plain, ag::grad({y}, {x, w})));
+}
+
+TEST_F(Corners, ParametersAreAnnouncedBeforeTheyAreRead) {
+  struct Announced : hooks::RegionListener {
+    void before_replay(hooks::RegionId region, at::TensorList parameters) override {
+      regions.push_back(hooks::region_name(region));
+      count += parameters.size();
+    }
+    std::vector<std::string> regions;
+    std::size_t count = 0;
+  } announced;
+  at::Tensor x = leaf({4, 4}), w = leaf({4, 4}, 2);
+  hooks::RegionListenerGuard guard(announced);
+  region("r", Fates::recompute(), [&] { return layer(x, w).sum(); }).backward();
+  EXPECT_EQ(announced.regions, std::vector<std::string>{"r"});
+  EXPECT_GE(announced.count, 1u);
+}
+
+}  // namespace
+}  // namespace snug::tape
