@@ -8,6 +8,7 @@
 #include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
+#include "cli/recompute_text.h"
 #include "cli/training_flags.h"
 #include "cli/verbs.h"
 #include "snug/base/error.h"
@@ -70,17 +71,21 @@ void run(const Flags& flags) {
   const train::TrainResult result =
       train::train(config, {.trace = trace.path(),
                             .traced_steps = config.steps,
+                            .tapes = true,
                             .on_step = [&](const train::StepMetrics& metrics) { progress.show(metrics); },
                             .stop = &stop_on_signal()});
   trace.move_to_place();
   progress.end();
   if (flags.json) {
-    print_json(Json{{"trace", flags.out}, {"steps", result.steps}, {"measured", to_json(result.measured)}});
+    print_json(Json{{"trace", flags.out},
+                    {"steps", result.steps},
+                    {"measured", to_json(result.measured)},
+                    {"recompute", recompute_json(config, result)}});
     return;
   }
-  print(fmt::format("At the peak\n{}\n{}\nTrace: {} (snug report {} shows all of it)\n",
-                    report::table(result.measured.peak), memory_lines(result.measured), flags.out,
-                    flags.out));
+  print(fmt::format("At the peak\n{}\n{}{}\nTrace: {} (snug report {} shows all of it)\n",
+                    report::table(result.measured.peak), memory_lines(result.measured),
+                    recompute_text(config, result), flags.out, flags.out));
 }
 
 }  // namespace

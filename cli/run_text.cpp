@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/output.h"
+#include "cli/recompute_text.h"
 #include "snug/base/bytes.h"
 #include "snug/report/compare.h"
 #include "snug/report/text.h"
@@ -57,6 +58,7 @@ std::string summary(const TrainConfig& config, const TrainResult& result, const 
                         result.tokens_per_second);
     text += "\nAt the peak\n" + report::compare(result.predicted.peak, result.measured.peak);
     text += "\n" + memory_lines(result.measured);
+    text += recompute_text(config, result);
   }
   if (config.budget_bytes && result.steps > 0) {
     const std::uint64_t used = result.budget_use_bytes(config.device);
@@ -78,6 +80,7 @@ Json document(const TrainConfig& config, const TrainResult& result, const fs::pa
       {"predicted",
        {{"peak_bytes", result.predicted.peak.total}, {"bytes", trace::to_json(result.predicted.peak.bytes)}}},
       {"measured", to_json(result.measured)},
+      {"recompute", recompute_json(config, result)},
       {"within_budget", within_budget(config, result)},
       {"run_directory", out_dir.string()}};
 }

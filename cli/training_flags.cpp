@@ -35,6 +35,9 @@ void add_run_flags(CLI::App& verb, TrainingFlags& flags) {
             "Tokens per sequence; default 256, or the model's positions if fewer", 1, kMostSequences);
   add_choice(verb, "--precision", "fp32|bf16", flags.precision, train::parse_precision,
              "Default bf16 on a GPU, fp32 on the CPU");
+  add_choice(verb, "--recompute", "none|cheap|block", flags.recompute, train::parse_recompute,
+             "What the backward re-makes: nothing, all but matrix products and attention, or whole blocks; "
+             "default none");
   add_count(verb, "--seed", flags.seed, "Of weights and synthetic data; default 0", 0);
   add_device(verb, flags.device);
   verb.add_flag("--allow-nan", flags.allow_nan, "Go on when the loss or the gradients are not finite")
@@ -148,6 +151,7 @@ train::TrainConfig training_config(const TrainingFlags& flags) {
   config.shuffle_seed = flags.shuffle;
   config.device = parse_device(flags.device, /*must_exist=*/true);
   config.precision = flags.precision.value_or(default_precision(config.device));
+  config.recompute = flags.recompute;
   config.model_name = flags.model;
   config.model = models::load_config(flags.model);
   config.seq_len = flags.seq_len.value_or(default_seq_len(config.model));

@@ -19,6 +19,7 @@ struct TrainingFlags {
   std::int64_t batch_size = 8;
   std::optional<std::int64_t> micro_batch, accumulation, seq_len;
   std::optional<train::Precision> precision;
+  train::Recompute recompute = train::Recompute::None;
   train::OptimizerKind optimizer = train::OptimizerKind::AdamW;
   std::optional<double> lr, beta1, beta2, eps, weight_decay, momentum, clip;
   std::optional<bool> decay_matrices_only;

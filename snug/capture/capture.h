@@ -11,10 +11,12 @@
 #include <c10/core/Device.h>
 
 #include <functional>
+#include <vector>
 
 #include "snug/base/export.h"
 #include "snug/hooks/operators.h"
 #include "snug/memory/tracker.h"
+#include "snug/trace/region_tape.h"
 
 namespace snug::capture {
 
@@ -23,12 +25,19 @@ struct Captured {
   trace::CategoryBytes category_peaks{};  // each category's own maximum; these moments differ
   trace::Snapshot live_at_end;            // what `run` left behind when it returned
   std::uint64_t operators = 0;
+  std::vector<trace::RegionTape>
+      tapes;  // of the regions whose graphs are gone, in the order of their forwards
+};
+
+struct CaptureOptions {
+  trace::EventSink* sink = nullptr;  // gets every event
+  bool tapes = false;                // record every region, all of it kept
 };
 
 // An operator that cannot run on Meta is an Error that names it and its region; so is autocast, which Meta
 // does not have.
 SNUG_API Captured capture(c10::Device device, const std::function<void(memory::Tracker&)>& run,
-                          trace::EventSink* sink = nullptr);
+                          const CaptureOptions& options = {});
 
 // While it lives, tensors made from nothing on this thread are made on Meta, whatever device they would have
 // had: for building modules. Not for running them: code that fills a new tensor through its pointer would

@@ -3,6 +3,7 @@
 
 #include <c10/core/Event.h>
 
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -20,8 +21,9 @@ struct Ledgers {
 
   std::mutex mutex;
   trace::Totals totals;
-  std::vector<TimedOnDevice> timed;  // not asked for yet: asking waits for the device
-  std::vector<trace::RegionTape> tapes;
+  std::vector<TimedOnDevice> timed;                  // not asked for yet: asking waits for the device
+  std::map<std::uint64_t, trace::RegionTape> tapes;  // by the order in which they began
+  std::uint64_t begun = 0;
 };
 
 }  // namespace snug::tape

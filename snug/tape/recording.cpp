@@ -99,7 +99,9 @@ trace::Totals Recording::totals() const {
 std::vector<trace::RegionTape> Recording::take_tapes() {
   Ledgers& ledgers = *impl_->ledgers();
   std::lock_guard lock(ledgers.mutex);
-  return std::exchange(ledgers.tapes, {});
+  std::vector<trace::RegionTape> tapes;
+  for (auto& [number, tape] : std::exchange(ledgers.tapes, {})) tapes.push_back(std::move(tape));
+  return tapes;
 }
 
 std::int64_t live_values() {

@@ -45,7 +45,7 @@ class SNUG_API Recording {
 
   // Of the regions whose graphs are gone, so after the backward. Waits for the device if replays are timed.
   trace::Totals totals() const;
-  // With `describe`: taken away, in the order in which their graphs went.
+  // With `describe`: of the same regions, in the order of their forwards; taken away.
   std::vector<trace::RegionTape> take_tapes();
 
  private:

@@ -36,13 +36,16 @@ Tape::Tape(hooks::RegionId region, const TapeOptions& options, std::shared_ptr<L
       region_name_(hooks::region_name(region)),
       options_(options),
       ledgers_(std::move(ledgers)) {
-  if (options_.describe) description_.emplace().region = region_name_;
+  if (!options_.describe) return;
+  description_.emplace().region = region_name_;
+  std::lock_guard lock(ledgers_->mutex);
+  number_ = ledgers_->begun++;
 }
 
 Tape::~Tape() {
   std::lock_guard lock(ledgers_->mutex);
   ledgers_->totals[region_name_] += totals_;
-  if (description_) ledgers_->tapes.push_back(std::move(*description_));
+  if (description_) ledgers_->tapes.emplace(number_, std::move(*description_));
 }
 
 void Tape::end_forward() {

@@ -67,6 +67,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   Replay replay_{*this};
   trace::RegionTotals totals_;
   std::optional<trace::RegionTape> description_;
+  std::uint64_t number_ = 0;  // among the described
   std::shared_ptr<Ledgers> ledgers_;
 };
 

@@ -15,6 +15,7 @@
 #include "snug/base/export.h"
 #include "snug/base/json.h"
 #include "snug/trace/event.h"
+#include "snug/trace/region_tape.h"
 
 namespace snug::trace {
 
@@ -27,6 +28,7 @@ struct Trace {
   TraceInfo info;
   NameTable names;
   std::vector<Event> events;
+  std::vector<RegionTape> tapes;
   bool cut_short = false;  // the file ended inside its last chunk; everything before it is here
 };
 
@@ -39,14 +41,16 @@ class SNUG_API EventSink {
 
 // Note [Trace file]: "SNUGTRC1", then a header (JSON) and chunks (records), each as [bytes][crc32][payload]
 // with u32 little-endian. A record is a name (numbered in order, before the first event that uses it), an
-// event (kind, which fields follow, then varints; times and blocks as differences), or the end with the
-// number of events. The end stands alone in the last chunk: a file without it was cut short.
+// event (kind, which fields follow, then varints; times and blocks as differences), a piece of a region's
+// tape, or the end with the number of events. The end stands alone in the last chunk: a file without it was
+// cut short.
 class SNUG_API TraceWriter final : public EventSink {
  public:
   TraceWriter(const std::filesystem::path& path, const TraceInfo& info);
   ~TraceWriter() override;  // without finish() the file is removed
   // Always the same table: its numbers are the file's. Throws RunError once the disk is full.
   void write(const Event& event, const NameTable& names) override;
+  void write(const RegionTape& tape);
   void finish();
   std::uint64_t events() const;
 
@@ -62,7 +66,8 @@ class SNUG_API TraceReader {
   ~TraceReader();
   bool next(Event& event);  // false at the end, or at the cut
   const TraceInfo& info() const;
-  const NameTable& names() const;  // grows while reading
+  const NameTable& names() const;                // grows while reading
+  const std::vector<RegionTape>& tapes() const;  // likewise
   bool cut_short() const;
 
  private:

@@ -17,8 +17,11 @@ inline constexpr std::size_t kMaxPayload = 1 << 20;  // a chunk, one event and i
 inline constexpr std::size_t kMaxHeader = 1 << 20;
 
 // Low half of a record's first byte: an EventKind or one of these. The high half is an event's category.
-inline constexpr std::uint8_t kNameRecord = 8;  // length, text: the name with the next number
-inline constexpr std::uint8_t kEndRecord = 9;   // number of events
+inline constexpr std::uint8_t kNameRecord = 8;   // length, text: the name with the next number
+inline constexpr std::uint8_t kEndRecord = 9;    // number of events
+inline constexpr std::uint8_t kTapeRecord = 10;  // 1 if the tape ends here, length, the next bytes of a tape
+inline constexpr std::size_t kTapePiece = 8 << 10;
+inline constexpr std::size_t kMaxTape = 256 << 20;
 
 // Second byte of an event: which fields follow, in this order. Region and time, left out, are those of the
 // event before; name, block and bytes are zero. Time is a difference from the event before, block from the

@@ -4,9 +4,11 @@
 #include <cerrno>
 #include <fstream>
 #include <system_error>
+#include <utility>
 
 #include "snug/base/error.h"
 #include "snug/trace/crc32.h"
+#include "snug/trace/tape_codec.h"
 #include "snug/trace/trace.h"
 #include "snug/trace/trace_format.h"
 
@@ -31,6 +33,8 @@ class TraceReader::Impl {
       const std::uint8_t code = byte();
       if (code == format::kNameRecord) {
         read_name();
+      } else if (code == format::kTapeRecord) {
+        read_tape();
       } else if (code == format::kEndRecord) {
         read_end();
       } else {
@@ -43,6 +47,7 @@ class TraceReader::Impl {
 
   TraceInfo info_;
   NameTable names_;
+  std::vector<RegionTape> tapes_;
   bool cut_short_ = false;
 
  private:
@@ -130,6 +135,19 @@ class TraceReader::Impl {
     cursor_ += size;
   }
 
+  void read_tape() {
+    const bool is_last = byte() == 1;
+    const std::uint64_t size = varint();
+    if (size > payload_.size() - cursor_ || tape_.size() + size > format::kMaxTape)
+      damaged("a tape without its end");
+    tape_.append(payload_, cursor_, size);
+    cursor_ += size;
+    if (!is_last) return;
+    auto tape = decode(std::exchange(tape_, {}));
+    if (!tape) damaged("a tape that contradicts itself");
+    tapes_.push_back(std::move(*tape));
+  }
+
   void read_end() {
     const std::uint64_t events = varint();
     if (events != events_) damaged(concat("an end after ", events, " events, but there are ", events_));
@@ -162,6 +180,7 @@ class TraceReader::Impl {
   std::string path_;
   std::ifstream file_;
   std::string payload_;
+  std::string tape_;  // the pieces so far
   std::size_t cursor_ = 0;
   std::uint64_t chunks_ = 0;  // 0: the header
   std::uint64_t events_ = 0;
@@ -182,6 +201,9 @@ const TraceInfo& TraceReader::info() const {
 const NameTable& TraceReader::names() const {
   return impl_->names_;
 }
+const std::vector<RegionTape>& TraceReader::tapes() const {
+  return impl_->tapes_;
+}
 bool TraceReader::cut_short() const {
   return impl_->cut_short_;
 }
@@ -192,6 +214,7 @@ Trace load(const std::filesystem::path& path) {
   for (Event event; reader.next(event);) trace.events.push_back(event);
   trace.info = reader.info();
   trace.names = reader.names();
+  trace.tapes = reader.tapes();
   trace.cut_short = reader.cut_short();
   return trace;
 }

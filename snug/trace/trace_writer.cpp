@@ -6,6 +6,7 @@
 #include "snug/base/error.h"
 #include "snug/base/output_file.h"
 #include "snug/trace/crc32.h"
+#include "snug/trace/tape_codec.h"
 #include "snug/trace/trace.h"
 #include "snug/trace/trace_format.h"
 
@@ -54,6 +55,23 @@ class TraceWriter::Impl {
     pending_ += encode(event).view();
     ++events_;
     flush_when_full();
+  }
+
+  void write(const RegionTape& tape) {
+    refuse_if_over();
+    const std::string bytes = trace::encode(tape);
+    check(bytes.size() <= format::kMaxTape, "a tape in a trace must be at most ", format::kMaxTape,
+          " bytes long, got ", bytes.size());
+    for (std::size_t first = 0; first < bytes.size(); first += format::kTapePiece) {
+      const auto piece = std::string_view(bytes).substr(first, format::kTapePiece);
+      Record record;
+      record.byte(format::kTapeRecord);
+      record.byte(first + piece.size() == bytes.size() ? 1 : 0);
+      record.varint(piece.size());
+      pending_ += record.view();
+      pending_ += piece;
+      flush_when_full();
+    }
   }
 
   void finish() {
@@ -154,6 +172,9 @@ TraceWriter::TraceWriter(const std::filesystem::path& path, const TraceInfo& inf
 TraceWriter::~TraceWriter() = default;
 void TraceWriter::write(const Event& event, const NameTable& names) {
   impl_->write(event, names);
+}
+void TraceWriter::write(const RegionTape& tape) {
+  impl_->write(tape);
 }
 void TraceWriter::finish() {
   impl_->finish();

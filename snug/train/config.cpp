@@ -39,6 +39,16 @@ c10::ScalarType dtype(Precision precision) {
   return c10::kFloat;
 }
 
+Recompute parse_recompute(std::string_view text) {
+  for (Recompute recompute : {Recompute::None, Recompute::Cheap, Recompute::Block})
+    if (text == name(recompute)) return recompute;
+  fail("--recompute must be none, cheap or block, got \"", text, "\"");
+}
+
+std::string_view name(Recompute recompute) {
+  return recompute == Recompute::None ? "none" : recompute == Recompute::Cheap ? "cheap" : "block";
+}
+
 OptimizerKind parse_optimizer(std::string_view text) {
   for (OptimizerKind kind : {OptimizerKind::AdamW, OptimizerKind::Sgd})
     if (text == name(kind)) return kind;
@@ -83,6 +93,7 @@ Json to_json(const TrainConfig& config) {
                {"seed", config.seed},
                {"device", config.device.str()},
                {"precision", name(config.precision)},
+               {"recompute", name(config.recompute)},
                {"optimizer", name(config.optimizer.kind)},
                {"lr", config.optimizer.lr},
                {"weight_decay", config.optimizer.weight_decay},

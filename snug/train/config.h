@@ -22,6 +22,12 @@ SNUG_API Precision parse_precision(std::string_view text);  // throws Error that
 SNUG_API std::string_view name(Precision precision);
 SNUG_API c10::ScalarType dtype(Precision precision);
 
+// What of a forward is re-made in the backward instead of kept: nothing; all but matrix products and
+// attention; all of every block.
+enum class Recompute { None, Cheap, Block };
+SNUG_API Recompute parse_recompute(std::string_view text);
+SNUG_API std::string_view name(Recompute recompute);
+
 enum class OptimizerKind { AdamW, Sgd };
 SNUG_API OptimizerKind parse_optimizer(std::string_view text);
 SNUG_API std::string_view name(OptimizerKind kind);
@@ -50,6 +56,7 @@ struct TrainConfig {
   std::uint64_t seed = 0;
   c10::Device device = c10::kCPU;
   Precision precision = Precision::Fp32;
+  Recompute recompute = Recompute::None;
   OptimizerConfig optimizer;
   std::optional<std::uint64_t> budget_bytes;
   bool allow_nan = false;  // else a loss or gradient norm that is not finite ends the run

@@ -45,6 +45,19 @@ TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, memo
   optimizer = make_optimizer(model->parameters(), config.optimizer);
 }
 
+std::unique_ptr<tape::Recording> make_recording(Recompute recompute, bool describe) {
+  if (recompute == Recompute::None && !describe) return nullptr;
+  const auto fates = [](Recompute recompute) {
+    if (recompute == Recompute::None) return tape::Fates::keep();
+    // Embedding and head are no blocks.
+    if (recompute == Recompute::Block)
+      return tape::Fates::cheap().in_region("layers.", trace::Fate::Recompute);
+    return tape::Fates::cheap();
+  };
+  return std::make_unique<tape::Recording>(
+      fates(recompute), tape::RecordingOptions{.time_replays = true, .describe = describe});
+}
+
 at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch, std::int64_t micro_batch,
                                 std::int64_t target_count) {
   at::Tensor total;

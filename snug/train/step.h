@@ -11,6 +11,7 @@
 #include "snug/memory/tracker.h"
 #include "snug/models/llama.h"
 #include "snug/optim/optimizer.h"
+#include "snug/tape/recording.h"
 #include "snug/train/config.h"
 
 namespace snug::train {
@@ -24,6 +25,9 @@ struct SNUG_API TrainingSetup {
   models::Llama model;
   std::unique_ptr<optim::Optimizer> optimizer;
 };
+
+// Records what follows with the fates that the configuration asks for; none for Recompute::None.
+SNUG_API std::unique_ptr<tape::Recording> make_recording(Recompute recompute, bool describe = false);
 
 struct StepResult {
   at::Tensor loss;           // mean over the global batch's targets, fp32 scalar on the device

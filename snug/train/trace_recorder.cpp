@@ -28,6 +28,11 @@ void TraceRecorder::write(const trace::Event& event, const trace::NameTable& nam
   }
 }
 
+void TraceRecorder::write(const std::vector<trace::RegionTape>& tapes) {
+  if (!writer_) return;
+  for (const trace::RegionTape& tape : tapes) writer_->write(tape);
+}
+
 void TraceRecorder::end_step() {
   if (--steps_left_ == 0) finish();
 }

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <vector>
 
 #include "snug/train/config.h"
 #include "snug/trace/trace.h"
@@ -18,6 +19,7 @@ class TraceRecorder final : public trace::EventSink {
 
   trace::EventSink* sink() { return writer_ ? this : nullptr; }
   void write(const trace::Event& event, const trace::NameTable& names) override;
+  void write(const std::vector<trace::RegionTape>& tapes);
   void end_step();
   void finish();
 

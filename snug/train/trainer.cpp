@@ -121,6 +121,7 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
   PeakKeeper peaks(tracker, config.device);
   at::manual_seed(config.seed);
   auto setup = with_report(tracker, config, [&] { return TrainingSetup(config, config.device, tracker); });
+  const auto recording = make_recording(config.recompute, options.tapes);
 
   std::vector<double> seconds;
   for (std::int64_t step = 0; step < config.steps && !(options.stop && *options.stop); ++step) {
@@ -139,6 +140,10 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
     metrics.seconds = seconds_since(start);
     metrics.tokens_per_second = static_cast<double>(config.batch_size * config.seq_len) / metrics.seconds;
     metrics.peak_bytes = peaks.take(result.measured);
+    if (options.tapes) {
+      const auto tapes = recording->take_tapes();
+      if (step == 0) trace.write(tapes);
+    }
     trace.end_step();
     seconds.push_back(metrics.seconds);
     if (directory) directory->append(metrics);
@@ -150,6 +155,7 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
     if (!config.allow_nan) refuse_nan(metrics);
   }
   trace.finish();
+  if (recording) result.measured.recomputed = recording->totals();
   result.interrupted = result.steps < config.steps;
   if (result.steps > 0) {
     result.measured.step_seconds = median_after_first(seconds);

@@ -11,6 +11,7 @@
 #include "snug/base/export.h"
 #include "snug/capture/capture.h"
 #include "snug/memory/process_memory.h"
+#include "snug/trace/region_totals.h"
 #include "snug/train/config.h"
 #include "snug/train/metrics.h"
 
@@ -20,6 +21,7 @@ struct TrainOptions {
   std::filesystem::path out_dir;  // empty: nothing is written
   std::filesystem::path trace;    // empty: no trace
   std::int64_t traced_steps = 3;  // the trace ends after this many
+  bool tapes = false;             // the trace holds the tapes of the first step, so every region is recorded
   std::function<void(const capture::Captured&)> on_prediction;
   std::function<void(const StepMetrics&)> on_step;
   const std::atomic<bool>* stop = nullptr;  // set (by Ctrl-C): the run ends after the current step
@@ -29,6 +31,7 @@ struct Measured {
   trace::Snapshot peak;          // at the moment of the peak
   memory::ProcessMemory memory;  // allocated, reserved, process: the highest seen at the end of a step
   double step_seconds = 0;       // median, without the first step if there are more
+  trace::Totals recomputed;      // by region, over all steps; empty if all was kept
 };
 
 struct TrainResult {

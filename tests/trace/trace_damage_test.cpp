@@ -187,7 +187,7 @@ TEST_F(TraceDamage, RecordsThatCannotBeAreRefusedUnderAGoodChecksum) {
   EXPECT_EQ(error_of_records(op + "\x01\xff\xff\xff\xff\x0f"),
             ": damaged trace: name 4294967295 of 1 in chunk 1");
   EXPECT_EQ(error_of_records(op + "\x20"), ": damaged trace: an unknown record 3 in chunk 1");
-  EXPECT_EQ(error_of_records(std::string("\x0a\0", 2)), ": damaged trace: an unknown record 10 in chunk 1");
+  EXPECT_EQ(error_of_records(std::string("\x0b\0", 2)), ": damaged trace: an unknown record 11 in chunk 1");
   EXPECT_EQ(error_of_records(std::string("\x70\0", 2)), ": damaged trace: an unknown record 112 in chunk 1");
   EXPECT_EQ(error_of_records(op + "\x08" + std::string(9, '\xff') + "\x02"),
             ": damaged trace: a number past 64 bits in chunk 1");

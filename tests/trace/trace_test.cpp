@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "snug/base/error.h"
+#include "snug/trace/tape_codec.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trace/random_events.h"
@@ -41,6 +44,64 @@ TEST_F(TraceTest, ComesBackAsItWasWritten) {
   const Trace loaded = load(path_);
   expect_equal(trace, loaded);
   EXPECT_FALSE(loaded.cut_short);
+}
+
+TEST_F(TraceTest, TapesComeBackAmongTheEvents) {
+  RegionTape tape{.region = "layers.0"};
+  for (std::uint32_t i = 0; i < 5000; ++i) {  // several chunks
+    tape.values.push_back({.operation = i ? i - 1 : TapeValue::kOutside,
+                           .output = i % 3,
+                           .bytes = std::uint64_t{1} << i % 60,
+                           .fate = i % 2 ? Fate::Keep : Fate::Recompute,
+                           .parameter = i % 7 == 0});
+    if (i > 0) {
+      tape.operations.push_back({.name = "aten::op" + std::to_string(i),
+                                 .replayable = i % 5 > 0,
+                                 .reads = {i - 1, i / 2},
+                                 .results = {i},
+                                 .writes = {{i / 3, i}}});
+    }
+    tape.saves.push_back(i);
+    tape.unpacks.push_back({i, i / 2});
+  }
+  {
+    const NameTable names;
+    TraceWriter writer(path_, {.device = "cpu"});
+    writer.write({.kind = EventKind::Alloc, .block = 1, .bytes = 5}, names);
+    writer.write(tape);
+    writer.write(RegionTape{.region = "empty"});
+    writer.write({.kind = EventKind::Free, .block = 1, .bytes = 5}, names);
+    writer.finish();
+  }
+  const Trace trace = load(path_);
+  EXPECT_EQ(trace.events.size(), 2u);
+  ASSERT_EQ(trace.tapes.size(), 2u);
+  EXPECT_TRUE(trace.tapes[0] == tape);
+  EXPECT_EQ(trace.tapes[1].region, "empty");
+}
+
+TEST(TapeCodec, AnythingButATapeIsRefused) {
+  RegionTape tape{.region = "r"};
+  tape.values = {{.bytes = 4}, {.operation = 0, .bytes = 4}};
+  tape.operations = {{.name = "op", .reads = {0}, .results = {1}, .writes = {{0, 1}}}};
+  tape.saves = {1};
+  tape.unpacks = {{1}};
+  const std::string whole = encode(tape);
+  ASSERT_TRUE(decode(whole).has_value());
+  for (std::size_t size = 0; size < whole.size(); ++size)
+    EXPECT_FALSE(decode(std::string_view(whole).substr(0, size))) << size;
+  EXPECT_FALSE(decode(whole + "x"));
+  std::mt19937 random(1);
+  for (int i = 0; i < 100000; ++i) {  // whatever is read can be walked
+    std::string broken = whole;
+    for (int k = 0; k < 3; ++k) broken[random() % broken.size()] = static_cast<char>(random());
+    const auto read = decode(broken);
+    if (!read) continue;
+    for (const auto& operation : read->operations)
+      for (const ValueIndex value : operation.reads) ASSERT_LT(value, read->values.size());
+    for (const TapeValue& value : read->values)
+      ASSERT_TRUE(value.operation == TapeValue::kOutside || value.operation < read->operations.size());
+  }
 }
 
 TEST_F(TraceTest, AnEmptyTraceIsWhole) {

@@ -75,6 +75,38 @@ TEST_F(Trainer, TheBudgetAtTheMeasuredPeakHoldsAndBelowItStops) {
   }
 }
 
+TEST_F(Trainer, RecomputationChangesMemoryAndNothingElse) {
+  TrainConfig config = small();
+  config.seq_len = 128;
+  const TrainResult plain = train(config);
+  std::uint64_t peak = plain.measured.peak.total;
+  for (Recompute recompute : {Recompute::Cheap, Recompute::Block}) {
+    config.recompute = recompute;
+    const TrainResult result = train(config);
+    EXPECT_EQ(result.last_loss, plain.last_loss) << name(recompute);
+    EXPECT_EQ(result.measured.peak.total, result.predicted.peak.total) << name(recompute);
+    EXPECT_LT(result.measured.peak.total, peak) << name(recompute);
+    peak = result.measured.peak.total;
+    const auto& block = result.measured.recomputed.at("layers.0");
+    EXPECT_GT(block.dropped_bytes, 0u);
+    EXPECT_GT(block.replays, 0u);
+    EXPECT_GT(block.replay_seconds, 0);
+  }
+}
+
+TEST_F(Trainer, TheTraceHoldsTheTapesOfTheFirstStep) {
+  TrainConfig config = small();
+  fs::create_directories(folder);
+  train(config, {.trace = folder / "trace", .traced_steps = 2, .tapes = true});
+  const trace::Trace trace = trace::load(folder / "trace");
+  ASSERT_EQ(trace.tapes.size(), static_cast<std::size_t>(config.model.num_layers) + 2);
+  EXPECT_EQ(trace.tapes.front().region, "embed");
+  EXPECT_EQ(trace.tapes.back().region, "head");
+  EXPECT_EQ(trace.tapes[1].structure_hash(), trace.tapes[2].structure_hash());
+  EXPECT_GT(trace.tapes[1].saves.size(), 10u);
+  EXPECT_EQ(trace.tapes[1].values.front().fate, trace::Fate::Keep);
+}
+
 TEST_F(Trainer, LossFallsOnDataThatCanBeLearned) {
   TrainConfig config = small();
   fs::create_directories(folder);

@@ -1,0 +1,49 @@
+#include "cli/recompute_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "snug/report/recomputed.h"
+
+namespace snug::cli {
+
+using train::TrainConfig;
+using train::TrainResult;
+
+namespace {
+
+std::uint64_t forwards(const TrainConfig& config, const TrainResult& result) {
+  return static_cast<std::uint64_t>(result.steps * config.accumulation());
+}
+
+}  // namespace
+
+std::string recompute_text(const TrainConfig& config, const TrainResult& result) {
+  if (result.measured.recomputed.empty()) return "";
+  return fmt::format("\nRecompute {}, bytes per forward of {} sequences\n{}", name(config.recompute),
+                     config.micro_batch,
+                     report::recomputed(result.measured.recomputed, forwards(config, result),
+                                        static_cast<std::uint64_t>(result.steps)));
+}
+
+Json recompute_json(const TrainConfig& config, const TrainResult& result) {
+  Json regions = Json::array();
+  const std::uint64_t count = std::max<std::uint64_t>(forwards(config, result), 1);
+  for (const auto& [region, totals] : result.measured.recomputed) {
+    Json refused = Json::array();
+    for (const auto& [why, what] : totals.refused)
+      refused.push_back({{"operation", why.first}, {"reason", why.second}, {"bytes", what.bytes / count}});
+    regions.push_back(
+        {{"name", region},
+         {"kept_bytes", totals.kept_bytes / count},
+         {"dropped_bytes", totals.dropped_bytes / count},
+         {"replays", totals.replays / count},
+         {"seconds", totals.replay_seconds / static_cast<double>(std::max<std::int64_t>(result.steps, 1))},
+         {"refused", std::move(refused)}});
+  }
+  return {{"mode", name(config.recompute)}, {"regions", std::move(regions)}};
+}
+
+}  // namespace snug::cli
