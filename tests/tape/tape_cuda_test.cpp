@@ -1,0 +1,107 @@
+// The tape on a real GPU, in deterministic mode. Skips loudly where there is none.
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <gtest/gtest.h>
+#include <torch/cuda.h>
+
+#include <cstdlib>
+
+#include "snug/base/error.h"
+#include "snug/tape/region.h"
+#include "tests/tape/problems.h"
+
+namespace snug::tape {
+namespace {
+
+const c10::Device kGpu(c10::kCUDA, 0);
+constexpr int kAssignments = 70;
+
+class TapeOnGpu : public testing::TestWithParam<std::tuple<int, Numbers>> {
+ protected:
+  static void SetUpTestSuite() {
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+    at::globalContext().setDeterministicCuDNN(true);
+    at::globalContext().setBenchmarkCuDNN(false);
+  }
+  static void TearDownTestSuite() { at::globalContext().setDeterministicAlgorithms(false, false); }
+  void SetUp() override {
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: the tape was not tested on CUDA";
+  }
+  static Problem problem() {
+    return std::move(
+        all_problems(std::get<1>(GetParam()), kGpu).at(static_cast<std::size_t>(std::get<0>(GetParam()))));
+  }
+};
+
+TEST_P(TapeOnGpu, RandomFatesHaveTheBitsOfPlainAutograd) {
+  Problem model = problem();
+  const auto plain = step(model);
+  ASSERT_TRUE(same_bits(plain, step(model))) << "plain autograd does not repeat itself";
+  const auto keep_left = [] {
+    return c10::cuda::CUDACachingAllocator::getDeviceStats(0).allocated_bytes[0].current;
+  };
+  step(model);
+  const std::int64_t before = keep_left();
+  for (int seed = 0; seed < kAssignments; ++seed) {
+    Recording recording(seed == 0   ? Fates::recompute()
+                        : seed == 1 ? Fates::cheap()
+                                    : dice(static_cast<std::uint64_t>(seed)));
+    ASSERT_TRUE(same_bits(plain, step(model))) << model.name << ", seed " << seed;
+    std::uint64_t replays = 0;
+    for (const auto& [region, totals] : recording.totals()) replays += totals.replays;
+    ASSERT_GT(replays, 0u);
+  }
+  EXPECT_EQ(live_values(), 0);
+  EXPECT_EQ(keep_left(), before);
+}
+
+TEST_P(TapeOnGpu, VerifyFindsNoDifference) {
+  Problem model = problem();
+  Recording recording(Fates::recompute(), {.verify = true, .time_replays = true});
+  step(model);
+  std::uint64_t checked = 0;
+  for (const auto& [region, totals] : recording.totals()) {
+    checked += totals.checked;
+    EXPECT_EQ(totals.differing, 0u) << region;
+    if (totals.replays > 0) {
+      EXPECT_GT(totals.replay_seconds, 0) << region;
+    }
+  }
+  EXPECT_GT(checked, 20u);
+}
+
+std::string test_name(const testing::TestParamInfo<std::tuple<int, Numbers>>& info) {
+  constexpr const char* kNames[] = {"Llama", "Gpt", "Convolutions", "Lstm", "SharedWeights"};
+  return std::string(kNames[std::get<0>(info.param)]) + name(std::get<1>(info.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TapeOnGpu,
+                         testing::Combine(testing::Range(0, 5),
+                                          testing::Values(Numbers::Fp32, Numbers::Bf16, Numbers::Autocast)),
+                         test_name);
+
+TEST(TapeOnGpuAlone, ARegionUnderGraphCaptureIsRefusedByName) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: the tape was not tested on CUDA";
+  at::Tensor x = at::ones({4}, at::TensorOptions(kGpu).requires_grad(true));
+  c10::cuda::CUDAStreamGuard on_a_stream(c10::cuda::getStreamFromPool());
+  at::cuda::CUDAGraph graph;
+  Recording recording(Fates::recompute());
+  std::string message;
+  graph.capture_begin();
+  try {
+    region("captured", [&] { return x * 2; });
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  at::Tensor y = x.detach() * 2;
+  graph.capture_end();
+  EXPECT_NE(message.find("captured"), std::string::npos) << message;
+  EXPECT_NE(message.find("CUDA graph"), std::string::npos) << message;
+  EXPECT_EQ(hooks::current_region(), 0u);
+}
+
+}  // namespace
+}  // namespace snug::tape
