@@ -98,9 +98,16 @@ RegionId region_of_parameter(const at::Tensor& parameter) {
 RegionScope::RegionScope(RegionId id) : id_(id), outer_(current) {
   begin_range(id_);
   current = id_;
+  int told = 0;
   try {
-    tell_listeners([&](RegionListener& listener) { listener.before_forward(id_); });
-  } catch (...) {
+    tell_listeners([&](RegionListener& listener) {
+      listener.before_forward(id_);
+      ++told;
+    });
+  } catch (...) {  // those that entered it leave it
+    tell_listeners([&](RegionListener& listener) {
+      if (told-- > 0) listener.after_forward(id_);
+    });
     leave();
     throw;
   }

@@ -20,7 +20,7 @@ at::Tensor swap(at::Generator generator, const at::Tensor& state) {
 
 }  // namespace
 
-GeneratorState GeneratorState::before(const torch::jit::Stack& arguments) {
+std::optional<GeneratorState> GeneratorState::before(const torch::jit::Stack& arguments) {
   at::Generator generator;
   c10::Device device = c10::kCPU;
   for (const c10::IValue& argument : arguments) {
@@ -30,9 +30,10 @@ GeneratorState GeneratorState::before(const torch::jit::Stack& arguments) {
       if (tensor.dim() > 0 || !tensor.is_cpu()) device = tensor.device();
     });
   }
+  if (!generator.defined() && device.is_meta()) return std::nullopt;
   if (!generator.defined()) generator = at::globalContext().defaultGenerator(device);
   std::lock_guard lock(generator.mutex());
-  return {generator, generator.get_state()};
+  return GeneratorState{generator, generator.get_state()};
 }
 
 bool GeneratorState::is_unchanged() const {

@@ -13,8 +13,8 @@ struct GeneratorState {
   at::Generator generator;
   at::Tensor state;
 
-  // Before an operator with these arguments draws.
-  static GeneratorState before(const torch::jit::Stack& arguments);
+  // Before an operator with these arguments draws. On Meta nothing is drawn.
+  static std::optional<GeneratorState> before(const torch::jit::Stack& arguments);
   bool is_unchanged() const;  // it drew nothing
 };
 

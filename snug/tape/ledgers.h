@@ -3,10 +3,10 @@
 
 #include <c10/core/Event.h>
 
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "snug/trace/region_totals.h"
 #include "snug/trace/region_tape.h"
@@ -21,7 +21,7 @@ struct Ledgers {
 
   std::mutex mutex;
   trace::Totals totals;
-  std::vector<TimedOnDevice> timed;                  // not asked for yet: asking waits for the device
+  std::deque<TimedOnDevice> timed;                   // not asked for yet: asking waits for the device
   std::map<std::uint64_t, trace::RegionTape> tapes;  // by the order in which they began
   std::uint64_t begun = 0;
 };

@@ -51,6 +51,12 @@ std::string why_unreplayable(const c10::OperatorHandle& op, std::string_view ful
   return "";
 }
 
+bool moves_statistics(const std::string& name) {
+  return name == "aten::native_batch_norm" || name == "aten::cudnn_batch_norm" ||
+         name == "aten::miopen_batch_norm" || name == "aten::batch_norm_update_stats" ||
+         name == "aten::batch_norm_gather_stats" || name == "aten::batch_norm_gather_stats_with_counts";
+}
+
 void read_arguments(const c10::FunctionSchema& schema, OperatorFacts& facts) {
   for (const auto& argument : schema.arguments()) {
     const int position = static_cast<int>(facts.writes.size());
@@ -58,7 +64,8 @@ void read_arguments(const c10::FunctionSchema& schema, OperatorFacts& facts) {
     facts.writes.push_back(writes);
     facts.writes_any |= writes;
     if (argument.name() == "training") facts.training = position;
-    if ((argument.name() == "running_mean" || argument.name() == "running_var") && !argument.alias_info())
+    if (argument.name() == "non_blocking") facts.non_blocking = position;
+    if (moves_statistics(schema.name()) && argument.name().starts_with("running_") && !argument.alias_info())
       facts.hidden_writes.push_back(position);
   }
 }
@@ -84,7 +91,8 @@ OperatorFacts read(const c10::OperatorHandle& op) {
       starts_with_any(facts.name, {"aten::bernoulli_", "aten::normal_", "aten::uniform_", "aten::random_",
                                    "aten::exponential_", "aten::fill_", "aten::zero_", "aten::copy_"}) ||
       schema.overload_name().ends_with("out");
-  if (facts.name == "aten::mkldnn_rnn_layer") facts.scratch_output = 3;  // its workspace
+  // Workspaces of recurrent nets.
+  if (starts_with_any(facts.name, {"aten::mkldnn_rnn_layer", "aten::_cudnn_rnn"})) facts.scratch_output = 3;
   facts.unreplayable = why_unreplayable(op, facts.name);
   return facts;
 }

@@ -25,7 +25,8 @@ struct OperatorFacts {
   // Batch norm in training writes its running statistics, which its schema does not say. They are not read
   // then, and must move once only: a replay goes without them.
   std::vector<int> hidden_writes;
-  int training = -1;  // the argument that says so; -1: always
+  int non_blocking = -1;  // the argument of that name
+  int training = -1;      // the argument that says so; -1: always
 };
 
 // Of this thread's cache.

@@ -23,20 +23,21 @@ std::size_t count_flat(const c10::IValue& result) {
 
 class RecordedCall {
  public:
-  RecordedCall(Tape& tape, hooks::OperatorCall& call, const OperatorFacts& facts, const Fates& fates)
+  RecordedCall(Tape& tape, hooks::OperatorCall& call, const OperatorFacts& facts, Level& level)
       : tape_(tape),
         call_(call),
         facts_(facts),
-        fates_(fates),
-        ordinal_(tape.operations_++),
+        level_(level),
+        ordinal_(level.operations++),
         first_(call.stack.size() - facts.writes.size()),
         arguments_(call.stack.begin() + static_cast<std::ptrdiff_t>(first_), call.stack.end()),
-        why_not_(facts.unreplayable) {}
+        why_not_(facts.unreplayable),
+        replayable_(facts.unreplayable.empty()) {}
 
   void before() {
     take_hidden_writes();
     look_at_arguments();
-    if (facts_.is_random && can_replay() && tape_.options_.record_generators)
+    if (facts_.is_random && can_replay() && level_.record_generators)
       generator_ = GeneratorState::before(arguments_);
   }
 
@@ -71,6 +72,15 @@ class RecordedCall {
   void refuse(const char* why) {
     if (can_replay()) why_not_ = why;
   }
+  // Whatever the fates.
+  void refuse_always(const char* why) {
+    refuse(why);
+    replayable_ = false;
+  }
+  bool is_set(int position) const {
+    return position >= 0 && arguments_[static_cast<std::size_t>(position)].isBool() &&
+           arguments_[static_cast<std::size_t>(position)].toBool();
+  }
 
   void take_hidden_writes() {
     if (facts_.hidden_writes.empty() || !tape_.options_.spare_statistics) return;
@@ -89,7 +99,9 @@ class RecordedCall {
   void look_at_arguments() {
     for (std::size_t k = 0; k < arguments_.size(); ++k)
       each_tensor(arguments_[k], [&](const at::Tensor& tensor, int place) {
-        if (!is_plain(tensor)) return refuse("an argument is not a plain dense tensor");
+        if (!is_plain(tensor)) return refuse_always("an argument is not a plain dense tensor");
+        if (tensor.is_cuda() && is_set(facts_.non_blocking))
+          refuse_always("a copy that nobody waits for when it is run again");
         if (!facts_.writes[k]) return;
         tape_.before_write(tensor);
         const ValuePtr old = tape_.value_of(tensor);
@@ -107,11 +119,11 @@ class RecordedCall {
     const std::uint64_t bytes = value->bytes = tensor.storage().nbytes();
     value->is_undefined = facts_.makes_undefined;
     value->fate = facts_.makes_undefined ? Fate::Recompute
-                                         : fates_({.region = tape_.region_name_,
-                                                   .operation = facts_.name,
-                                                   .ordinal = ordinal_,
-                                                   .output = static_cast<std::uint32_t>(output),
-                                                   .bytes = bytes});
+                                         : (*level_.fates)({.region = level_.region,
+                                                            .operation = facts_.name,
+                                                            .ordinal = ordinal_,
+                                                            .output = static_cast<std::uint32_t>(output),
+                                                            .bytes = bytes});
     if (value->fate == Fate::Recompute && !can_replay()) {
       value->fate = Fate::Keep;
       value->refused = why_not_;
@@ -187,13 +199,16 @@ class RecordedCall {
     each_tensor(arguments_[position], [&](const at::Tensor& tensor, int place) {
       if (place < 0 && tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;  // stays the constant it is
       has_tensors = true;
-      Operation::Argument argument{.position = static_cast<std::uint32_t>(position),
-                                   .place = place,
-                                   .value = nullptr,
-                                   .geometry = Geometry(tensor),
-                                   .device = tensor.device(),
-                                   .is_written = facts_.writes[position],
-                                   .after = {}};
+      Operation::Argument argument{
+          .position = static_cast<std::uint32_t>(position),
+          .place = place,
+          .value = nullptr,
+          .geometry = Geometry(tensor),
+          .device = tensor.device(),
+          .is_written = facts_.writes[position],
+          .counter = tensor.unsafeGetTensorImpl()->version_counter(),
+          .version = tensor.unsafeGetTensorImpl()->version_counter().current_version(),
+          .after = {}};
       if (argument.is_written) {
         const Write& write = written(position, place);
         argument.value = write.old;
@@ -219,7 +234,7 @@ class RecordedCall {
 
   void describe() {
     trace::RegionTape& tape = *tape_.description();
-    trace::TapeOperation operation{.name = facts_.name, .replayable = can_replay()};
+    trace::TapeOperation operation{.name = facts_.name, .replayable = replayable_};
     const auto number = static_cast<std::uint32_t>(tape.operations.size());
     for (std::size_t k = 0; k < facts_.writes.size(); ++k) {
       if (facts_.writes[k] || facts_.reads_shape_only) continue;
@@ -247,22 +262,23 @@ class RecordedCall {
   Tape& tape_;
   hooks::OperatorCall& call_;
   const OperatorFacts& facts_;
-  const Fates& fates_;
+  const Level& level_;
   const std::uint32_t ordinal_;
   const std::size_t first_;
   torch::jit::Stack arguments_;
-  std::string why_not_;
+  std::string why_not_;  // it is not recorded
+  bool replayable_;      // with other fates it could be
   std::vector<at::Tensor> hidden_;
   std::vector<Write> writes_;
   std::vector<Result> results_;
   std::optional<GeneratorState> generator_;
 };
 
-void Tape::record(hooks::OperatorCall& call, const Fates& fates) {
+void Tape::record(hooks::OperatorCall& call, Level& level) {
   const OperatorFacts& facts = facts_of(call.op);
   if (facts.is_view || facts.changes_shape) return call.proceed();
   std::unique_lock lock(mutex_);
-  RecordedCall recorded(*this, call, facts, fates);
+  RecordedCall recorded(*this, call, facts, level);
   recorded.before();
   lock.unlock();  // the operator may wait for other threads, and they for the tape
   call.proceed();

@@ -13,10 +13,10 @@ namespace snug::tape {
 
 namespace {
 
-// What this thread's forward is in. Regions within regions share the outermost tape, each with its own fates.
+// What this thread's forward is in.
 struct Forward {
   std::shared_ptr<Tape> tape;
-  std::vector<const Fates*> fates;
+  std::vector<Level> levels;
 };
 thread_local Forward forward;
 
@@ -40,8 +40,7 @@ class Recording::Impl final : public hooks::OperatorListener,
       const DeterminismCheck check = options_.determinism_check;
       const bool throws = check == DeterminismCheck::Bits;
       forward.tape = std::make_shared<Tape>(region,
-                                            TapeOptions{.record_generators = options_.record_generators,
-                                                        .spare_statistics = options_.spare_statistics,
+                                            TapeOptions{.spare_statistics = options_.spare_statistics,
                                                         .check_sizes = check != DeterminismCheck::None,
                                                         .verify = options_.verify || throws,
                                                         .differing_throws = throws,
@@ -49,19 +48,19 @@ class Recording::Impl final : public hooks::OperatorListener,
                                                         .describe = options_.describe},
                                             ledgers_);
     }
-    forward.fates.push_back(&fates_);
+    forward.levels.push_back({&fates_, hooks::region_name(region), options_.record_generators});
   }
 
   void after_forward(hooks::RegionId) override {
-    if (innermost != this || Quiet::on() || forward.fates.empty()) return;
-    forward.fates.pop_back();
-    if (forward.fates.empty()) std::exchange(forward.tape, nullptr)->end_forward();
+    if (innermost != this || Quiet::on() || forward.levels.empty()) return;
+    forward.levels.pop_back();
+    if (forward.levels.empty()) std::exchange(forward.tape, nullptr)->end_forward();
   }
 
   void on_operator(hooks::OperatorCall& call) override {
     if (innermost != this || !forward.tape || Quiet::on()) return call.proceed();
     const std::shared_ptr<Tape> tape = forward.tape;
-    tape->record(call, *forward.fates.back());
+    tape->record(call, forward.levels.back());
   }
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() override {

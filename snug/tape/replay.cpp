@@ -10,6 +10,7 @@
 #include "snug/tape/arguments.h"
 #include "snug/tape/checksum.h"
 #include "snug/tape/saved_value.h"
+#include "snug/tape/streams.h"
 #include "snug/tape/replay_clock.h"
 #include "snug/tape/tape.h"
 
@@ -97,53 +98,58 @@ void Replay::announce() {
   hooks::announce_replay(tape_.region_, tape_.parameters_);
 }
 
+// A value is re-made on the stream of the node that asks first; another stream waits for it.
 c10::Storage Replay::fetch(const Value& value) const {
-  TORCH_CHECK(
-      !value.kept || !value.is_changed(),
-      "one of the variables needed for gradient computation has been modified by an inplace operation: a "
-      "tensor that region \"",
-      tape_.region_name_, "\" needs to recompute others was changed after its forward");
-  return value.kept ? value.kept : value.memo;
+  if (value.kept) return value.kept;
+  TORCH_CHECK(value.memo_counter.current_version() == 0,
+              "a node of the backward wrote into a tensor that it was given, and region \"",
+              tape_.region_name_, "\" needs it again");
+  if (value.memo_stream) wait_for(*value.memo_stream, value.memo);
+  return value.memo;
 }
 
 void Replay::run(trace::ClosureOperation& closure_operation) {
   auto& operation = static_cast<Operation&>(closure_operation);
-  take_written(operation);
-  torch::jit::Stack stack = arguments(operation);
+  const std::vector<Written> written = take_written(operation);
+  torch::jit::Stack stack = arguments(operation, written);
   {
     // The same kernel under the same state of the dispatcher as in the forward.
     DrawAgain same_numbers(operation.generator);
     c10::impl::ForceDispatchKeyGuard keys(operation.thread_keys);
     at::AutoGradMode grad_mode(operation.grad_mode);
+    SameAutocast autocast(operation.autocast);
     hooks::run_operator(operation.handle, operation.keys, stack);
   }
   ++tape_.totals_.replays;
-  keep_results(operation, stack);
-  written_.clear();
+  keep_results(operation, stack, written);
 }
 
 // Writes go to a re-made storage that nobody else needs, else to a copy.
-void Replay::take_written(const Operation& operation) {
+std::vector<Replay::Written> Replay::take_written(const Operation& operation) {
+  std::vector<Written> written;
   for (const auto& argument : operation.arguments) {
     if (!argument.is_written) continue;
     Value* before = argument.value.get();
-    if (std::ranges::find(written_, before, &Written::before) != written_.end()) continue;
-    const bool is_ours = before->memo && before->uses == 1 && before->memo.use_count() == 1;
-    written_.push_back({before, is_ours ? std::move(before->memo) : copy_of(fetch(*before))});
-    if (is_ours) {
-      before->memo = {};
-      before->here = false;
-    }
+    if (std::ranges::find(written, before, &Written::before) != written.end()) continue;
+    c10::Storage storage = fetch(*before);
+    const bool is_ours =
+        before->memo && before->uses == 1 && before->memo.use_count() == 2;  // here and there
+    written.push_back({before, is_ours ? std::move(storage) : copy_of(storage)});
+    if (!is_ours) continue;
+    before->memo = {};
+    before->here = false;
   }
+  return written;
 }
 
-torch::jit::Stack Replay::arguments(const Operation& operation) {
+torch::jit::Stack Replay::arguments(const Operation& operation, const std::vector<Written>& written) {
   torch::jit::Stack stack = operation.constants;
   for (const auto& argument : operation.arguments) {
-    const auto ours = std::ranges::find(written_, argument.value.get(), &Written::before);
-    const c10::Storage storage = ours != written_.end() ? ours->storage
-                                 : argument.value       ? fetch(*argument.value)
-                                                        : no_storage(argument.device);
+    const auto ours = std::ranges::find(written, argument.value.get(), &Written::before);
+    if (ours == written.end() && argument.value) check_unchanged(operation, argument);
+    const c10::Storage storage = ours != written.end() ? ours->storage
+                                 : argument.value      ? fetch(*argument.value)
+                                                       : no_storage(argument.device);
     at::Tensor tensor = argument.geometry.on(storage);
     if (argument.geometry.requires_grad) tensor.unsafeGetTensorImpl()->set_requires_grad(true);
     put(stack[argument.position], argument.place, tensor);
@@ -151,7 +157,19 @@ torch::jit::Stack Replay::arguments(const Operation& operation) {
   return stack;
 }
 
-void Replay::keep_results(Operation& operation, const torch::jit::Stack& results) {
+// By the counter of the very tensor that the operation read: one storage may have several.
+void Replay::check_unchanged(const Operation& operation, const Operation::Argument& argument) const {
+  TORCH_CHECK(
+      !argument.value->is_alias() || argument.counter.current_version() == argument.version,
+      "one of the variables needed for gradient computation has been modified by an inplace operation: an "
+      "argument of ",
+      facts_of(operation.handle).name, ", which region \"", tape_.region_name_,
+      "\" has to run again, is at version ", argument.counter.current_version(), "; expected version ",
+      argument.version, " instead");
+}
+
+void Replay::keep_results(Operation& operation, const torch::jit::Stack& results,
+                          const std::vector<Written>& written) {
   const auto keep = [&](const std::weak_ptr<Value>& weak, const c10::Storage& storage) {
     const ValuePtr value = weak.lock();
     if (!value) return;
@@ -162,13 +180,15 @@ void Replay::keep_results(Operation& operation, const torch::jit::Stack& results
     tape_.compare(*value, storage, name);
     if (value->uses == 0 || value->here) return;
     value->memo = storage;
+    value->memo_counter = c10::VariableVersion(0);
+    value->memo_stream = current_stream(value->device);
     value->here = true;
   };
   const std::vector<at::Tensor> flat = flattened(results);
   for (const auto& [place, value] : operation.outputs) keep(value, flat[place].storage());
   for (const auto& argument : operation.arguments) {
     if (!argument.is_written) continue;
-    keep(argument.after, std::ranges::find(written_, argument.value.get(), &Written::before)->storage);
+    keep(argument.after, std::ranges::find(written, argument.value.get(), &Written::before)->storage);
   }
 }
 

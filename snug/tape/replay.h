@@ -22,20 +22,20 @@ class Replay final : public trace::ClosureWalk {
   void run(trace::ClosureOperation& operation) override;
   void last_use(trace::ClosureValue& value) override;
 
-  c10::Storage fetch(const Value& value) const;
-  torch::jit::Stack arguments(const Operation& operation);
-  void take_written(const Operation& operation);
-  void keep_results(Operation& operation, const torch::jit::Stack& results);
-  void announce();
-
   struct Written {
     const Value* before;
     c10::Storage storage;
   };
+  std::vector<Written> take_written(const Operation& operation);
+  torch::jit::Stack arguments(const Operation& operation, const std::vector<Written>& written);
+  void keep_results(Operation& operation, const torch::jit::Stack& results,
+                    const std::vector<Written>& written);
+  void check_unchanged(const Operation& operation, const Operation::Argument& argument) const;
+  c10::Storage fetch(const Value& value) const;
+  void announce();
 
   Tape& tape_;
   std::int64_t backward_ = -1;  // the graph task
-  std::vector<Written> written_;
   bool announced_ = false;
 };
 

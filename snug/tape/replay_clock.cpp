@@ -12,6 +12,18 @@ c10::Event event_now(c10::Device device) {
   return event;
 }
 
+void add(Ledgers& ledgers, const Ledgers::TimedOnDevice& timed) {
+  ledgers.totals[timed.region].replay_seconds += timed.start.elapsedTime(timed.end) / 1e3;
+}
+
+// Those that are done, so that events do not pile up over a long run.
+void settle_first(Ledgers& ledgers) {
+  while (!ledgers.timed.empty() && ledgers.timed.front().end.query()) {
+    add(ledgers, ledgers.timed.front());
+    ledgers.timed.pop_front();
+  }
+}
+
 }  // namespace
 
 ReplayClock::ReplayClock(Ledgers& ledgers, const std::string& region, c10::Device device, bool on)
@@ -24,18 +36,22 @@ ReplayClock::ReplayClock(Ledgers& ledgers, const std::string& region, c10::Devic
 ReplayClock::~ReplayClock() {
   if (!on_) return;
   std::lock_guard lock(ledgers_.mutex);
-  if (start_event_) {
-    ledgers_.timed.push_back({region_, std::move(*start_event_), event_now(device_)});
-  } else {
+  if (!start_event_) {
     ledgers_.totals[region_].replay_seconds +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    return;
+  }
+  try {
+    ledgers_.timed.push_back({region_, std::move(*start_event_), event_now(device_)});
+    settle_first(ledgers_);
+  } catch (const c10::Error&) {  // the device failed, and whoever uses it next will say so
   }
 }
 
 void settle(Ledgers& ledgers) {
   for (auto& timed : ledgers.timed) {
     timed.end.synchronize();
-    ledgers.totals[timed.region].replay_seconds += timed.start.elapsedTime(timed.end) / 1e3;
+    add(ledgers, timed);
   }
   ledgers.timed.clear();
 }

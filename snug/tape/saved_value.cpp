@@ -26,7 +26,10 @@ void SavedValue::call_pack_hook(const at::Tensor& tensor) {
     ++tape_->totals_.dropped_values;
     tape_->totals_.dropped_bytes += tensor.storage().nbytes();
   }
-  if (auto* description = tape_->description()) description->saves.push_back(value_->number);
+  if (auto* description = tape_->description()) {
+    place_ = description->saves.size();
+    description->saves.push_back(value_->number);
+  }
 }
 
 at::Tensor SavedValue::call_unpack_hook() {
@@ -40,7 +43,9 @@ at::Tensor SavedValue::call_unpack_hook() {
   std::lock_guard lock(tape_->mutex_);
   tape_->replay_.begin_backward();
   arm(tape_->replay_);
-  at::Tensor tensor = geometry_.on(tape_->replay_.contents(*value_));
+  // This saved tensor has its own counter, checked above: that of the value may be another's.
+  at::Tensor tensor = geometry_.on(value_->kept ? value_->kept : tape_->replay_.contents(*value_));
+  tensor.unsafeGetTensorImpl()->set_version_counter(value_->kept ? counter_ : value_->memo_counter);
   disarm(tape_->replay_);
   tape_->note_unpack(*value_, tensor);
   return tensor;
@@ -56,9 +61,11 @@ SavedValue::~SavedValue() {
 }
 
 void SavedValue::move_to(ValuePtr value) {
+  disarm(tape_->replay_);
   --value_->saves;
   value_ = std::move(value);
   ++value_->saves;
+  if (auto* description = tape_->description()) description->saves[place_] = value_->number;
 }
 
 void SavedValue::arm(Replay& replay) {

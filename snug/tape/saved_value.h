@@ -36,6 +36,7 @@ class SavedValue final : public torch::autograd::SavedVariableHooks {
   c10::VariableVersion counter_;
   std::uint32_t version_ = 0;
   bool armed_ = false;
+  std::size_t place_ = 0;  // among the description's saves
 };
 
 }  // namespace snug::tape

@@ -78,25 +78,30 @@ ValuePtr Tape::value_of(const at::Tensor& tensor) {
 // made.
 void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
   Value& value = *pinned;
+  const bool parameter = is_parameter(tensor);
+  if (parameter) note_parameter(tensor);
   if (value.is_undefined) {  // read and never written by an operator: filled by hand
     value.is_undefined = false;
     value.fate = Fate::Keep;
     value.cannot_be_remade();
     value.refused = "filled through its pointer";
     value.refused_operation = "aten::empty";
+    if (description_) description_->values[value.number].fate = Fate::Keep;
   }
   if (value.fate == Fate::Recompute || value.is_pinned) return;
   value.is_pinned = true;
   value.kept = tensor.storage();
   value.here = true;
   value.watch(tensor);
-  if (is_parameter(tensor)) {
-    parameters_.emplace_back(tensor.is_view() ? at::Tensor(tensor._base()) : tensor);
-    return;
-  }
+  if (parameter) return;
   hooks::tell_saved(tensor);
   pinned_.push_back(pinned);
   if (options_.verify && !value.checksum) value.checksum = checksum(value.kept);
+}
+
+void Tape::note_parameter(const at::Tensor& tensor) {
+  const at::Tensor parameter = tensor.is_view() ? at::Tensor(tensor._base()) : tensor;
+  if (parameters_noted_.insert(parameter.unsafeGetTensorImpl()).second) parameters_.push_back(parameter);
 }
 
 // Contents that a recorded operation relies on are about to change: it gets a copy.

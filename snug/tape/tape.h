@@ -19,8 +19,15 @@ namespace snug::tape {
 
 class SavedValue;
 
-struct TapeOptions {
+// A region that the forward is in. Regions within regions share the outermost tape.
+struct Level {
+  const Fates* fates;
+  std::string region;
   bool record_generators = true;
+  std::uint32_t operations = 0;  // recorded so far
+};
+
+struct TapeOptions {
   bool spare_statistics = true;
   bool check_sizes = true;
   bool verify = false;
@@ -36,7 +43,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   Tape(const Tape&) = delete;  // saved tensors hold it
   Tape& operator=(const Tape&) = delete;
 
-  void record(hooks::OperatorCall& call, const Fates& fates);
+  void record(hooks::OperatorCall& call, Level& level);
   void end_forward();
 
  private:
@@ -46,6 +53,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
 
   ValuePtr value_of(const at::Tensor& tensor);
   void pin(const ValuePtr& pinned, const at::Tensor& tensor);
+  void note_parameter(const at::Tensor& tensor);
   void before_write(const at::Tensor& tensor);
   void follow(const ValuePtr& old, const ValuePtr& now, const at::Tensor& tensor);
 
@@ -62,7 +70,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   std::unordered_set<SavedValue*> saved_;
   std::vector<std::weak_ptr<Value>> pinned_;  // while the forward runs
   std::vector<at::Tensor> parameters_;        // that recorded operations read
-  std::uint32_t operations_ = 0;
+  std::unordered_set<const c10::TensorImpl*> parameters_noted_;
   const torch::autograd::Node* last_node_ = nullptr;  // that unpacked
   Replay replay_{*this};
   trace::RegionTotals totals_;

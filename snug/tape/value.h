@@ -9,6 +9,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <c10/core/Stream.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -17,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "snug/tape/autocast_state.h"
 #include "snug/tape/generator.h"
 #include "snug/tape/geometry.h"
 #include "snug/trace/closure.h"
@@ -47,11 +49,14 @@ struct Value final : trace::ClosureValue {
   std::uint32_t number = 0;                // in the region's description
   std::shared_ptr<Operation> maker;
 
-  c10::Storage kept;  // from the forward: an alias of what the user holds
-  c10::Storage memo;  // re-made
+  c10::Storage kept;                  // from the forward: an alias of what the user holds
+  c10::Storage memo;                  // re-made
+  c10::VariableVersion memo_counter;  // of all tensors on it
+  std::optional<c10::Stream> memo_stream;
 
   // Is `kept` still what it was? The counter is that of the tensor through which it was kept.
   void watch(const at::Tensor& tensor);
+  bool is_alias() const { return kept && watched_; }
   bool is_changed() const { return watched_ && counter_.current_version() != version_; }
   void unwatch() { watched_ = false; }
   bool watch_later = false;  // the write that made it has not moved the counter yet
@@ -75,6 +80,8 @@ struct Operation final : trace::ClosureOperation {
     Geometry geometry;
     c10::Device device = c10::kCPU;
     bool is_written = false;
+    c10::VariableVersion counter;  // of the tensor that was read
+    std::uint32_t version = 0;
     std::weak_ptr<Value> after;  // what a written argument holds afterwards
   };
 
@@ -85,6 +92,7 @@ struct Operation final : trace::ClosureOperation {
   c10::impl::LocalDispatchKeySet thread_keys = c10::impl::tls_local_dispatch_key_set();
   bool grad_mode = true;
   std::optional<GeneratorState> generator;
+  std::optional<AutocastState> autocast = AutocastState::now();
   torch::jit::Stack constants;  // the arguments; where tensors go there are holes
   std::vector<Argument> arguments;
   std::vector<std::pair<std::size_t, std::weak_ptr<Value>>> outputs;  // by place among the flattened results

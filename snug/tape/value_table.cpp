@@ -22,12 +22,18 @@ void ValueTable::bind(const at::Tensor& tensor, ValuePtr value) {
   if (entries_.size() >= sweep_at_) sweep();
 }
 
-// Storages that are gone, and whose values nobody needs.
+// Storages that nobody can reach any more, whose values nobody needs. One may have held another, so it is done until
+// nothing more goes.
 void ValueTable::sweep() {
-  std::erase_if(entries_, [](const auto& entry) {
-    return entry.second.storage.expired() && entry.second.value.use_count() == 1;
-  });
-  sweep_at_ = std::max<std::size_t>(256, 2 * entries_.size());
+  const auto is_unreachable = [](const auto& entry) {
+    const Entry& held = entry.second;
+    if (held.value.use_count() > 1) return false;
+    const bool is_ours_alone = held.value->kept && held.value->kept.use_count() == 1;
+    return held.storage.expired() || is_ours_alone;
+  };
+  while (std::erase_if(entries_, is_unreachable) > 0) {
+  }
+  sweep_at_ = std::max(kSweepAtLeast, 2 * entries_.size());
 }
 
 }  // namespace snug::tape

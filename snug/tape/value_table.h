@@ -19,6 +19,7 @@ class ValueTable {
   void clear() { entries_.clear(); }
 
  private:
+  static constexpr std::size_t kSweepAtLeast = 32;  // values that nobody needs hold what they were made from
   static c10::StorageImpl* key(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
   void sweep();
 
@@ -27,7 +28,7 @@ class ValueTable {
     ValuePtr value;
   };
   std::unordered_map<c10::StorageImpl*, Entry> entries_;
-  std::size_t sweep_at_ = 256;
+  std::size_t sweep_at_ = kSweepAtLeast;
 };
 
 }  // namespace snug::tape

@@ -74,9 +74,14 @@ class BytesWalk final : public ClosureWalk {
   }
 
   Closure walk() {
-    for (const ValueIndex saved : tape_.saves) arm(values_[saved]);
+    std::vector<int> armed(values_.size());
+    for (const ValueIndex saved : tape_.saves) {
+      arm(values_[saved]);
+      ++armed[saved];
+    }
     for (const auto& node : tape_.unpacks) {
       for (const ValueIndex wanted : node) {
+        if (armed[wanted]-- <= 0) arm(values_[wanted]);  // asked for again, by a second backward
         require(values_[wanted]);
         if (is_remade(wanted) && !is_held(wanted)) held_by_node_.push_back(wanted);
         release(values_[wanted]);
@@ -95,6 +100,8 @@ class BytesWalk final : public ClosureWalk {
     for (const ValueIndex read : recorded.reads) operation.reads.push_back(&values_[read]);
     for (const auto& write : recorded.writes) operation.reads.push_back(&values_[write.before]);
     if (!recorded.replayable) return;
+    for (const auto& write : recorded.writes)  // only what can be re-made is written again
+      if (!values_[write.before].producer) return;
     const auto can_make = [&](ValueIndex made) {
       if (fates[made] != Fate::Recompute) return;
       values_[made].producer = &operation;
@@ -125,8 +132,11 @@ class BytesWalk final : public ClosureWalk {
     for (const auto& write : recorded.writes) {
       const bool takes_over =
           is_remade(write.before) && values_[write.before].uses == 1 && !is_held(write.before);
-      if (takes_over) values_[write.before].here = false;  // its bytes become those of `after`
-      if (!takes_over) made += bytes(write.before);
+      if (takes_over) {
+        values_[write.before].here = false;
+        live_ -= bytes(write.before);
+      }
+      made += bytes(write.after);
       make(write.after);
     }
     for (const ValueIndex value : recorded.results) {

@@ -47,15 +47,14 @@ TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, memo
 
 std::unique_ptr<tape::Recording> make_recording(Recompute recompute, bool describe) {
   if (recompute == Recompute::None && !describe) return nullptr;
-  const auto fates = [](Recompute recompute) {
-    if (recompute == Recompute::None) return tape::Fates::keep();
-    // Embedding and head are no blocks.
-    if (recompute == Recompute::Block)
-      return tape::Fates::cheap().in_region("layers.", trace::Fate::Recompute);
-    return tape::Fates::cheap();
-  };
+  // Blocks only: the backward begins with the head, so its values are needed at once.
+  tape::Fates fates([recompute](const tape::ValueInfo& value) {
+    if (recompute == Recompute::None || !value.region.starts_with("layers.")) return trace::Fate::Keep;
+    const bool is_kept = recompute == Recompute::Cheap && tape::is_expensive(value.operation);
+    return is_kept ? trace::Fate::Keep : trace::Fate::Recompute;
+  });
   return std::make_unique<tape::Recording>(
-      fates(recompute), tape::RecordingOptions{.time_replays = true, .describe = describe});
+      std::move(fates), tape::RecordingOptions{.time_replays = true, .describe = describe});
 }
 
 at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch, std::int64_t micro_batch,

@@ -1,6 +1,7 @@
 // Where a tape could go wrong in silence: shared use, partial and repeated backwards, writes, threads,
 // exceptions.
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -12,6 +13,7 @@
 #include "snug/memory/tracker.h"
 #include "snug/tape/region.h"
 #include "snug/tape/replayable.h"
+#include "snug/trace/closure.h"
 #include "tests/tape/problems.h"
 
 namespace snug::tape {
@@ -20,9 +22,12 @@ namespace {
 namespace ag = torch::autograd;
 
 int flips = 0;
+bool bump_fails = false;
 TORCH_LIBRARY(tape_test, library) {
   library.def("flip(Tensor x) -> Tensor");
   library.def("bump_(Tensor(a!) x) -> ()");
+  library.def("bump_or_fail_(Tensor(a!) x) -> ()");
+  library.def("project(Tensor x, Tensor w) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(tape_test, CPU, library) {
   library.impl("flip", [](const at::Tensor& x) {
@@ -30,6 +35,11 @@ TORCH_LIBRARY_IMPL(tape_test, CPU, library) {
     return x.flip(0);
   });
   library.impl("bump_", [](at::Tensor& x) { x.add_(1); });
+  library.impl("bump_or_fail_", [](at::Tensor& x) {
+    x.add_(1);
+    if (bump_fails) throw std::runtime_error("after the write");
+  });
+  library.impl("project", [](const at::Tensor& x, const at::Tensor& w) { return at::mm(x, w); });
 }
 at::Tensor flip(const at::Tensor& x) {
   static auto op = c10::Dispatcher::singleton()
@@ -361,6 +371,161 @@ TEST_F(Corners, AGoodBackwardAfterOneThatThrew) {
   EXPECT_ANY_THROW(y.backward({}, /*retain_graph=*/true));
   fails = false;
   EXPECT_TRUE(same_bits(plain, ag::grad({y}, {x, w})));
+}
+
+TEST_F(Corners, AReplayThatThrowsHalfWayIsBegunAnew) {
+  replayable("tape_test::bump_or_fail_");
+  static auto bump = c10::Dispatcher::singleton()
+                         .findSchemaOrThrow("tape_test::bump_or_fail_", "")
+                         .typed<void(at::Tensor&)>();
+  at::Tensor p = leaf({4});
+  bump_fails = false;
+  at::Tensor y = region("r", Fates::recompute(), [&] {
+    at::Tensor z = at::exp(p.detach());
+    bump.call(z);
+    return (z * p).sum();
+  });
+  bump_fails = true;
+  EXPECT_ANY_THROW(y.backward({}, /*retain_graph=*/true));
+  bump_fails = false;
+  EXPECT_TRUE(at::equal(ag::grad({y}, {p})[0], p.detach().exp() + 1));
+}
+
+TEST_F(Corners, OneStorageMayHaveSeveralVersions) {
+  const auto parts = at::randn({8}).unsafe_chunk(2);  // a counter each
+  at::Tensor x = leaf({4});
+  const auto run = [&] {
+    return region("r", Fates::recompute(), [&] { return (x * parts[0] * at::exp(parts[1])).sum(); });
+  };
+  at::Tensor y = run();
+  parts[1].mul_(2);
+  EXPECT_THROW(ag::grad({y}, {x}), c10::Error) << "exp cannot be run again";
+  y = region("r", Fates::keep(), [&] { return (x * parts[0]).sum(); });
+  parts[1].mul_(2);
+  EXPECT_TRUE(at::equal(ag::grad({y}, {x})[0], parts[0])) << "the other part is another's";
+}
+
+TEST_F(Corners, AChangeIsSeenByTheSecondDerivativeToo) {
+  for (const Fates& fates : {Fates::keep(), Fates::recompute()}) {
+    at::Tensor w = leaf({4});
+    at::Tensor y = region("r", fates, [&] { return w.pow(3).sum(); });
+    at::Tensor gradient = ag::grad({y}, {w}, {}, true, /*create_graph=*/true)[0];
+    {
+      at::NoGradGuard no_grad;
+      w.add_(1);
+    }
+    EXPECT_THROW(gradient.sum().backward(), c10::Error);
+  }
+}
+
+TEST_F(Corners, BatchNormInEvaluationReadsItsStatistics) {
+  const auto run = [](Fates fates) {
+    at::Tensor x = leaf({2, 3, 4, 4}), p = leaf({2, 3, 4, 4}, 2);
+    region("r", std::move(fates), [&] {
+      at::Tensor y = at::batch_norm(x, {}, {}, at::zeros({3}), at::ones({3}) * 2, false, 0.1, 1e-5, false);
+      return (ag::grad({y.pow(2).sum()}, {x}, {}, true)[0] * p).sum();
+    }).backward();
+    return std::vector<at::Tensor>{p.grad()};
+  };
+  EXPECT_TRUE(same_bits(run(Fates::keep()), run(Fates::recompute())));
+}
+
+TEST_F(Corners, AListenerThatRefusesARegionLeavesNoneOpen) {
+  struct Refuse : hooks::RegionListener {
+    void before_forward(hooks::RegionId) override { throw std::runtime_error("no"); }
+  } refuse;
+  at::Tensor x = leaf({4});
+  {
+    hooks::RegionListenerGuard outer(refuse);
+    Recording recording(Fates::recompute());
+    EXPECT_ANY_THROW(hooks::RegionScope("r"));
+  }
+  Recording again(Fates::keep());
+  at::exp(x);
+  EXPECT_EQ(live_values(), 0) << "outside every region nothing is recorded";
+}
+
+TEST_F(Corners, RandomOperatorsOnMetaDrawNothing) {
+  Recording recording(Fates::recompute());
+  at::Tensor x = at::empty({4}, at::kMeta).requires_grad_();
+  region("r", [&] { return (at::dropout(x * 2, 0.5, true) * x).sum(); }).backward();
+  EXPECT_TRUE(x.grad().defined());
+}
+
+TEST_F(Corners, ValuesThatNobodyNeedsAreLetGoOnTheWay) {
+  at::NoGradGuard no_grad;
+  at::Tensor h = at::randn({64, 64}), w = at::randn({64, 64});
+  memory::Tracker tracker;
+  Recording recording(Fates::cheap());
+  region("r", [&] {
+    for (int i = 0; i < 200; ++i) h = at::silu(at::mm(h, w));
+    return h;
+  });
+  EXPECT_LT(tracker.peak_bytes(), 40u * 64 * 64 * 4);
+}
+
+TEST_F(Corners, FatesAreAskedByTheInnermostRegion) {
+  at::Tensor x = leaf({4, 4}), w = leaf({4, 4}, 2);
+  std::vector<std::string> asked;
+  Recording recording(Fates([&](const ValueInfo& value) {
+    asked.push_back(std::string(value.region) + " " + std::to_string(value.ordinal));
+    return value.region == "inner" ? Fate::Recompute : Fate::Keep;
+  }));
+  region("outer", [&] {
+    at::Tensor h = x * 2;
+    return region("inner", [&] { return at::exp(at::matmul(h, w)); }).sum();
+  }).backward();
+  EXPECT_EQ(asked, (std::vector<std::string>{"outer 0", "inner 0", "inner 1", "outer 1"}));
+  EXPECT_GT(recording.totals().at("outer").replays, 0u);
+}
+
+TEST_F(Corners, AutocastsTypeIsThatOfTheForward) {
+  replayable("tape_test::project");
+  static auto project = c10::Dispatcher::singleton()
+                            .findSchemaOrThrow("tape_test::project", "")
+                            .typed<at::Tensor(const at::Tensor&, const at::Tensor&)>();
+  const auto run = [](Fates fates) {
+    at::Tensor x = leaf({8, 8}), w = leaf({8, 8}, 2), p = leaf({8, 8}, 3);
+    const auto before = at::autocast::get_autocast_dtype(at::kCPU);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(at::kCPU, at::kHalf);
+    at::Tensor y = region("r", std::move(fates),
+                          [&] { return (project.call(x.detach(), w.detach()).to(at::kFloat) * p).sum(); });
+    at::autocast::set_autocast_dtype(at::kCPU, before);
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::clear_cache();
+    return ag::grad({y}, {p});
+  };
+  EXPECT_TRUE(same_bits(run(Fates::keep()), run(Fates::recompute())));
+}
+
+TEST_F(Corners, ADescribedTapeCanBeWalkedWhateverWasSaved) {
+  at::Tensor x = leaf({8});
+  Recording recording(Fates::recompute(), {.describe = true});
+  region("r", [&] {
+    const auto parts = (x * 2).unsafe_chunk(2);
+    parts[0].sigmoid_();
+    parts[1].sigmoid_();
+    return (parts[0] * parts[1]).sum();
+  }).backward();
+  const auto tapes = recording.take_tapes();
+  ASSERT_EQ(tapes.size(), 1u);
+  const auto walked = trace::closure(tapes[0], std::vector(tapes[0].values.size(), Fate::Recompute));
+  EXPECT_GT(walked.operations.size(), 1u);
+  EXPECT_LT(walked.peak_bytes, 10000u);
+}
+
+TEST_F(Corners, WhetherAnOperationCanRunAgainDoesNotDependOnTheFates) {
+  const auto describe = [](Fates fates) {
+    at::Tensor x = leaf({4, 4}), w = leaf({4, 4}, 2);
+    Recording recording(std::move(fates), {.describe = true});
+    region("r", [&] { return at::mm(x, w).relu_().sum(); }).backward();
+    std::vector<bool> replayable;
+    for (const auto& operation : recording.take_tapes().at(0).operations)
+      replayable.push_back(operation.replayable);
+    return replayable;
+  };
+  EXPECT_EQ(describe(Fates::keep()), describe(Fates::recompute()));
 }
 
 TEST_F(Corners, ParametersAreAnnouncedBeforeTheyAreRead) {

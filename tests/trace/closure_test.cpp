@@ -54,7 +54,7 @@ TEST(Closure, AnOperationThatCannotRunAgainKeepsItsResult) {
   EXPECT_EQ(some.kept_bytes, 1000u + 11);
 }
 
-TEST(Closure, AWriteTakesOverWhatNobodyElseNeedsAndCopiesTheRest) {
+TEST(Closure, AWriteTakesOverWhatNobodyElseNeeds) {
   RegionTape tape;
   tape.values = {{.bytes = 7}, {.operation = 0, .bytes = 100}, {.operation = 1, .bytes = 100}};
   tape.operations = {{.name = "make", .reads = {0}, .results = {1}}, {.name = "relu_", .writes = {{1, 2}}}};
@@ -62,8 +62,30 @@ TEST(Closure, AWriteTakesOverWhatNobodyElseNeedsAndCopiesTheRest) {
   tape.unpacks = {{2}};
   EXPECT_EQ(closure(tape, std::vector(3, Fate::Recompute)).peak_bytes, 100u);
   const std::vector<Fate> kept_before = {Fate::Keep, Fate::Keep, Fate::Recompute};
-  EXPECT_EQ(closure(tape, kept_before).peak_bytes, 100u) << "a copy of what is kept";
+  EXPECT_EQ(closure(tape, kept_before).peak_bytes, 0u)
+      << "what is kept is not written again, so the result is kept";
   EXPECT_EQ(closure(tape, kept_before).kept_bytes, 100u);
+  tape.saves = {1, 2};
+  tape.unpacks = {{2}, {1}};
+  EXPECT_EQ(closure(tape, std::vector(3, Fate::Recompute)).peak_bytes, 200u)
+      << "a copy of what is still needed";
+}
+
+TEST(Closure, AWriteMayGrowWhatItIsGiven) {
+  RegionTape tape;
+  tape.values = {{.operation = 0, .bytes = 0}, {.operation = 1, .bytes = 100}, {.operation = 2, .bytes = 10}};
+  tape.operations = {{.name = "empty", .results = {0}},
+                     {.name = "mul.out", .writes = {{0, 1}}},
+                     {.name = "op", .results = {2}}};
+  tape.saves = {1, 2};
+  tape.unpacks = {{1}, {2}};
+  EXPECT_EQ(closure(tape, std::vector(3, Fate::Recompute)).peak_bytes, 100u);
+}
+
+TEST(Closure, ASecondBackwardRunsAgain) {
+  RegionTape tape = chain();
+  tape.unpacks.insert(tape.unpacks.end(), {{3}, {2}, {1}});
+  EXPECT_EQ(closure(tape, std::vector(4, Fate::Recompute)).operations.size(), 3u + 3 + 2 + 1);
 }
 
 TEST(Closure, ANodeHoldsWhatItAskedForUntilItEnds) {
@@ -163,8 +185,10 @@ class BruteForce {
 
   bool is_remade(ValueIndex value) const {
     const auto operation = tape_.values[value].operation;
-    return operation != TapeValue::kOutside && fates_[value] == Fate::Recompute &&
-           tape_.operations[operation].replayable;
+    if (operation == TapeValue::kOutside || fates_[value] != Fate::Recompute) return false;
+    for (const auto& write : tape_.operations[operation].writes)
+      if (!is_remade(write.before)) return false;
+    return tape_.operations[operation].replayable;
   }
   std::vector<ValueIndex> reads(std::uint32_t operation) const {
     std::vector<ValueIndex> all = tape_.operations[operation].reads;
