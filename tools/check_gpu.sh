@@ -17,10 +17,16 @@ tail -45 "$results/ctest.log"
     echo "\$ tracking_overhead $problem"
     "$build/bin/tracking_overhead" $problem
   done
-  echo "\$ 01_track cuda"
-  "$build/bin/01_track" cuda
+  echo "\$ recompute cuda; python3 bench/recompute_twin.py"
+  "$build/bin/recompute" cuda
+  python3 bench/recompute_twin.py
+  for example in 01_track 02_checkpoint; do
+    echo "\$ $example cuda"
+    "$build/bin/$example" cuda
+  done
   run=$(mktemp -d)
-  for options in "--batch-size 8 --micro-batch 1 --seq-len 4096" "--batch-size 8 --micro-batch 8 --seq-len 1024 --budget 40GiB"; do
+  for options in "--batch-size 8 --micro-batch 1 --seq-len 4096" "--batch-size 8 --micro-batch 8 --seq-len 1024 --budget 40GiB" \
+    "--batch-size 8 --seq-len 4096" "--batch-size 8 --seq-len 4096 --recompute cheap" "--batch-size 8 --seq-len 4096 --recompute block"; do
     echo "\$ snug train --model llama-1.3b --steps 4 $options"
     "$build/bin/snug" train --model llama-1.3b --steps 4 $options --out-dir "$run/$RANDOM" 2>&1
   done
@@ -30,4 +36,12 @@ tail -45 "$results/ctest.log"
   rm -rf "$run"
 } >"$results/bench.log" 2>&1 || failed=1
 cat "$results/bench.log"
+if command -v compute-sanitizer >/dev/null; then
+  for test in memory_cuda optim_cuda tape_cuda; do
+    # Requests that are meant to fail are errors to the sanitizer.
+    compute-sanitizer --tool memcheck --error-exitcode 1 "$build/bin/${test}_test" --gtest_brief=1 \
+      --gtest_filter="*:-*Refusal*:*Threads*:*ComesAndGoes*:*RandomFates*:*GraphCapture*" >"$results/memcheck-$test.log" 2>&1 || failed=1
+    echo "memcheck $test: $(grep "ERROR SUMMARY" "$results/memcheck-$test.log")"
+  done
+fi
 exit $failed

@@ -44,6 +44,7 @@ class BadFlags(CommandTest):
         self.refuses("train", "--precision", "fp8", says=["--precision", "fp32", "bf16", "fp8"])
         self.refuses("train", "--optimizer", "adam", says=["--optimizer", "adamw", "sgd"])
         self.refuses("train", "--schedule", "step", says=["--schedule", "cosine"])
+        self.refuses("train", "--recompute", "all", says=["--recompute", "none", "cheap", "block", "all"])
         self.refuses("train", "--decay", "none", says=["--decay", "matrices"])
         for device in ("gpu", "cuda:x", "cuda:-1", "cuda:99"):
             self.refuses("train", "--device", device, says=["--device", device])

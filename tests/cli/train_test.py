@@ -51,6 +51,22 @@ class Train(CommandTest):
         self.assertEqual(document["predicted"]["peak_bytes"], document["measured"]["peak_bytes"])
         self.assertEqual(set(document["predicted"]["bytes"]), CATEGORIES)
 
+    def test_recomputation_lowers_the_peak_and_changes_no_loss(self):
+        shape = ("--steps", 2, "--device", "cpu", "--batch-size", 2, "--seq-len", 128)
+        plain = self.json("train", *shape)
+        self.assertEqual(plain["recompute"], {"mode": "none", "regions": []})
+        for mode in ("cheap", "block"):
+            document = self.json("train", *shape, "--recompute", mode)
+            self.assertEqual(document["last_loss"], plain["last_loss"])
+            self.assertLess(document["measured"]["peak_bytes"], plain["measured"]["peak_bytes"])
+            self.assertEqual(document["measured"]["peak_bytes"], document["predicted"]["peak_bytes"])
+            block = next(region for region in document["recompute"]["regions"] if region["name"] == "layers.3")
+            for field in ("kept_bytes", "dropped_bytes", "replays", "seconds"):
+                self.assertGreater(block[field], 0, field)
+            self.assertEqual(block["refused"], [])
+        self.assertIn("layers.* (8)", self.succeeds("train", *shape, "--recompute", "block"))
+        self.assertIn("Recompute cheap", self.succeeds("profile", *shape, "--recompute", "cheap", "--out", "a.trace"))
+
     def test_runs_without_options_in_numbered_directories(self):
         for number in (1, 2):
             self.assertIn(f"runs/tiny-{number}", self.succeeds("train", "--steps", 1, *SMALL))
