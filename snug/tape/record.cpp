@@ -129,8 +129,9 @@ class RecordedCall {
       value->refused = why_not_;
       value->refused_operation = facts_.name;
     }
-    const bool has_contents = !facts_.makes_undefined && static_cast<int>(output) != facts_.scratch_output;
-    if (tape_.options_.verify && has_contents) value->checksum = checksum(tensor.storage());
+    value->is_scratch = static_cast<int>(output) == facts_.scratch_output;
+    if (tape_.options_.verify && !value->is_scratch && !value->is_undefined)
+      value->checksum = checksum(tensor.storage());
     tape_.describe(*value, bytes, false);
     return value;
   }

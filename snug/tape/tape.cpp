@@ -96,7 +96,7 @@ void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
   if (parameter) return;
   hooks::tell_saved(tensor);
   pinned_.push_back(pinned);
-  if (options_.verify && !value.checksum) value.checksum = checksum(value.kept);
+  if (options_.verify && !value.checksum && !value.is_scratch) value.checksum = checksum(value.kept);
 }
 
 void Tape::note_parameter(const at::Tensor& tensor) {

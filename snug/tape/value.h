@@ -45,6 +45,7 @@ struct Value final : trace::ClosureValue {
   bool is_external = false;                // it came into the region
   bool is_undefined = false;               // made by empty() and not written yet
   bool is_pinned = false;                  // its contents will be there in the backward
+  bool is_scratch = false;                 // some of its bytes are left as they were: not compared
   std::string refused, refused_operation;  // why it is kept although it was to be re-made
   std::uint32_t number = 0;                // in the region's description
   std::shared_ptr<Operation> maker;

@@ -22,8 +22,8 @@ void ValueTable::bind(const at::Tensor& tensor, ValuePtr value) {
   if (entries_.size() >= sweep_at_) sweep();
 }
 
-// Storages that nobody can reach any more, whose values nobody needs. One may have held another, so it is done until
-// nothing more goes.
+// Storages that nobody can reach any more, whose values nobody needs. One may have held another, so it is
+// done until nothing more goes.
 void ValueTable::sweep() {
   const auto is_unreachable = [](const auto& entry) {
     const Entry& held = entry.second;

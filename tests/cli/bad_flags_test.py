@@ -8,7 +8,6 @@ class BadFlags(CommandTest):
         self.refuses("--model", "tiny", says="expected a verb")
         self.refuses("tarin", says=["tarin", "estimate, train"])
         self.refuses("train", "--plan", "plan.json", says=["--plan", "snug train --help"])
-        self.refuses("train", "--recompute", "block", says="--recompute")
         self.refuses("train", "--offload", "all", says="--offload")
         self.refuses("train", "--resume", says="--resume")
         self.refuses("estimate", "--budget", "1GiB", says="--budget")
