@@ -48,8 +48,8 @@ class SNUG_API RegionScope {
 // Tells listeners that recomputation in a region is about to read these parameters.
 SNUG_API void announce_replay(RegionId region, at::TensorList parameters);
 
-// Hears of regions as a step passes through them. Called on the thread that does the work. Only before_forward may
-// throw: the region is not entered then.
+// Hears of regions as a step passes through them. Called on the thread that does the work. Only
+// before_forward may throw: the region is not entered then.
 class SNUG_API RegionListener {
  public:
   virtual ~RegionListener() = default;

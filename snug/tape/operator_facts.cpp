@@ -51,10 +51,13 @@ std::string why_unreplayable(const c10::OperatorHandle& op, std::string_view ful
   return "";
 }
 
-bool moves_statistics(const std::string& name) {
-  return name == "aten::native_batch_norm" || name == "aten::cudnn_batch_norm" ||
-         name == "aten::miopen_batch_norm" || name == "aten::batch_norm_update_stats" ||
-         name == "aten::batch_norm_gather_stats" || name == "aten::batch_norm_gather_stats_with_counts";
+// Arguments that an operator writes although its schema does not say so.
+bool is_written_unsaid(const std::string& name, const std::string& argument) {
+  if (name == "aten::_cudnn_rnn") return argument == "dropout_state";
+  return argument.starts_with("running_") &&
+         (name == "aten::native_batch_norm" || name == "aten::cudnn_batch_norm" ||
+          name == "aten::miopen_batch_norm" || name == "aten::batch_norm_update_stats" ||
+          name.starts_with("aten::batch_norm_gather_stats"));
 }
 
 void read_arguments(const c10::FunctionSchema& schema, OperatorFacts& facts) {
@@ -65,7 +68,7 @@ void read_arguments(const c10::FunctionSchema& schema, OperatorFacts& facts) {
     facts.writes_any |= writes;
     if (argument.name() == "training") facts.training = position;
     if (argument.name() == "non_blocking") facts.non_blocking = position;
-    if (moves_statistics(schema.name()) && argument.name().starts_with("running_") && !argument.alias_info())
+    if (is_written_unsaid(schema.name(), argument.name()) && !argument.alias_info())
       facts.hidden_writes.push_back(position);
   }
 }
