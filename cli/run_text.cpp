@@ -33,13 +33,13 @@ std::string heading(const TrainConfig& config, const fs::path& out_dir) {
   return fmt::format(
       "model   {}: {} parameters, {} on {}\n"
       "data    {}: {} x {} tokens per step{}\n"
-      "run     {} steps of {}, into {}\n",
+      "run     {} {} of {}, into {}\n",
       config.model_name, train::grouped(models::parameter_count(config.model)), name(config.precision),
       config.device.str(), config.data, config.batch_size, config.seq_len,
       config.accumulation() > 1
           ? fmt::format(", in {} micro-batches of {}", config.accumulation(), config.micro_batch)
           : "",
-      config.steps, name(config.optimizer.kind), out_dir.string());
+      config.steps, config.steps == 1 ? "step" : "steps", name(config.optimizer.kind), out_dir.string());
 }
 
 std::string prediction(const TrainConfig& config, const trace::Snapshot& peak) {

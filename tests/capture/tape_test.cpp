@@ -59,6 +59,28 @@ TEST(CapturedTapes, BlocksOfOneKindHaveOneHashWhateverTheirSize) {
   EXPECT_NE(small[0].structure_hash(), small[1].structure_hash());
 }
 
+TEST(CapturedTapes, EveryPresetHasTheStructureOfASmallModelOnTheCpu) {
+  const auto gqa = tapes({64, 176, 1, 4, 2, 1, 16, false}, at::kBFloat16, c10::kCPU);
+  const auto mha = tapes({64, 176, 1, 4, 4, 1, 16, false}, at::kBFloat16, c10::kCPU);
+  for (const char* name : {"tiny", "llama-1.3b", "llama2-7b", "llama3-8b"}) {
+    const models::LlamaConfig config = models::load_config(name);
+    const auto large = capture(c10::kMeta,
+                               [&](memory::Tracker&) {
+                                 const auto options = at::TensorOptions(c10::kMeta);
+                                 models::Llama model(config, options.dtype(at::kBFloat16));
+                                 const at::Tensor tokens = at::empty({2, 128}, options.dtype(at::kLong));
+                                 model->loss_sum(tokens, tokens).backward();
+                               },
+                               {.tapes = true})
+                           .tapes;
+    ASSERT_EQ(large.size(), static_cast<std::size_t>(config.num_layers) + 2) << name;
+    const auto& small = config.num_kv_heads == config.num_heads ? mha : gqa;
+    for (std::size_t i = 1; i + 1 < large.size(); ++i)
+      EXPECT_EQ(large[i].structure_hash(), small[1].structure_hash()) << name << " " << large[i].region;
+    EXPECT_EQ(large.back().structure_hash(), small.back().structure_hash()) << name;
+  }
+}
+
 TEST(CapturedTapes, SayWhatRecomputationWouldCost) {
   const auto tape = tapes({64, 176, 3, 4, 4, 2, 32, false}, at::kFloat, c10::kMeta).at(1);
   const auto all = trace::closure(tape, std::vector(tape.values.size(), trace::Fate::Recompute));

@@ -300,6 +300,13 @@ TEST_F(Corners, AWriteThroughAPointerIsFoundByItsBits) {
   EXPECT_THROW(run({.determinism_check = DeterminismCheck::Bits}), c10::Error);
 }
 
+TEST_F(Corners, ARegionNeedNotReturnATensor) {
+  at::Tensor x = leaf({4, 4}), y;
+  region("r", Fates::recompute(), [&] { y = at::exp(x * 2).sum(); });
+  EXPECT_TRUE(at::equal(ag::grad({y}, {x})[0], at::exp(x.detach() * 2) * 2));
+  EXPECT_EQ(region("r", [] { return 7; }), 7);
+}
+
 TEST_F(Corners, UnderNoGradNothingIsKept) {
   at::Tensor x = leaf({64, 64}), w = leaf({64, 64}, 2);
   memory::Tracker tracker;
@@ -336,6 +343,13 @@ TEST_F(Corners, ARegionEnteredFromItsOwnBackward) {
 }
 
 TEST_F(Corners, AThousandExceptionsLeaveNothing) {
+  struct RefuseToSave : hooks::SavedTensorListener {
+    void on_save(const at::Tensor&) override {
+      if (--calls_left == 0) throw std::runtime_error("in pack");
+    }
+    void on_unpack(const at::Tensor&) override {}
+    int calls_left = 0;
+  } refuse;
   at::Tensor x = leaf({4, 4}), w = leaf({4, 4}, 2);
   for (std::uint64_t i = 0; i < 1000; ++i) {
     EXPECT_ANY_THROW(region("r", dice(i), [&] {
@@ -351,6 +365,9 @@ TEST_F(Corners, AThousandExceptionsLeaveNothing) {
     at::Tensor z = region("r", Fates::recompute(), [&] { return at::sigmoid(layer(x, w)); });
     z.detach().add_(1);
     EXPECT_ANY_THROW(z.sum().backward()) << "unpack";
+    hooks::SavedTensorListenerGuard guard(refuse);
+    refuse.calls_left = 1 + static_cast<int>(i % 3);
+    EXPECT_ANY_THROW(region("r", Fates::keep(), [&] { return layer(layer(x, w), w); })) << "pack";
   }
 }
 
