@@ -70,9 +70,7 @@ std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
   const auto node = ag::get_current_node();
   if (!node) return nullptr;
   const RegionId region = region_of(*node, current_region());
-  if (region != current_region()) {
-    set_current_region(region);
-  }
+  set_current_region(region);
   // An accumulation is no stretch of its own: it runs between the nodes of whatever region made the gradient.
   if (node->sequence_nr() != kAccumulateGrad)
     for_each_listener([&](const Frame& frame) { change_stretch(frame, region); });

@@ -29,9 +29,9 @@ bool is_plain(const at::Tensor& tensor) {
 
 at::Tensor bytes_of(const c10::Storage& storage) {
   Geometry flat;
-  flat.keys = c10::DispatchKeySet(c10::DispatchKeySet(storage.device().is_cuda()   ? c10::DispatchKey::CUDA
-                                                      : storage.device().is_meta() ? c10::DispatchKey::Meta
-                                                                                   : c10::DispatchKey::CPU));
+  flat.keys = c10::DispatchKeySet(storage.device().is_cuda()   ? c10::DispatchKey::CUDA
+                                  : storage.device().is_meta() ? c10::DispatchKey::Meta
+                                                               : c10::DispatchKey::CPU);
   flat.dtype = caffe2::TypeMeta::Make<std::uint8_t>();
   flat.sizes = {static_cast<std::int64_t>(storage.nbytes())};
   flat.strides = {1};

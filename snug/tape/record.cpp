@@ -9,7 +9,7 @@ namespace snug::tape {
 
 namespace {
 
-// The first entry of a hole for a list says its kind and length: tensors, or optional tensors.
+// What stands in place of a list: its length, negative if its tensors are optional.
 c10::IValue list_hole(const c10::IValue& list) {
   const auto length = static_cast<std::int64_t>(list.toListRef().size());
   return list.isTensorList() ? length : -length;
@@ -41,6 +41,23 @@ class RecordedCall {
       generator_ = GeneratorState::before(arguments_);
   }
 
+  // No contents move, but the version does: whoever watches it must not take that for a write.
+  void before_change_of_shape() {
+    for (std::size_t k = 0; k < arguments_.size(); ++k)
+      each_tensor(arguments_[k], [&](const at::Tensor& tensor, int) {
+        if (!facts_.writes[k] || !is_plain(tensor)) return;
+        tape_.before_write(tensor);
+        const ValuePtr value = tape_.values_.find(tensor);
+        if (value && value->is_alias()) value->watch_later = true;
+      });
+  }
+
+  // It may have written before it threw.
+  void after_failure() {
+    for (const Write& write : writes_) tape_.values_.forget(write.tensor);
+    for (const at::Tensor& statistics : hidden_) tape_.values_.forget(statistics);
+  }
+
   void after() {
     if (generator_ && generator_->is_unchanged()) generator_.reset();  // flash attention without dropout
     make_results();
@@ -48,9 +65,9 @@ class RecordedCall {
     if (tape_.description()) describe();
     if (wants_replay()) keep_operation();
     for (Write& write : writes_) {
-      const ValuePtr old = tape_.value_of(write.tensor);
+      const ValuePtr old = tape_.values_.current(write.tensor);
       tape_.values_.bind(write.tensor, write.value);
-      if (old->saves > 0) tape_.follow(old, write.value, write.tensor);
+      if (old && old->saves > 0) tape_.follow(old, write.value, write.tensor);
     }
     for (const at::Tensor& statistics : hidden_) tape_.values_.forget(statistics);
   }
@@ -230,7 +247,7 @@ class RecordedCall {
   const Write& written(std::size_t position, int place) const {
     for (const Write& write : writes_)
       if (write.position == position && write.place == place) return write;
-    fail("a written argument was not noted");
+    throw InternalError("bug in snug: a written argument was not noted");
   }
 
   void describe() {
@@ -277,12 +294,23 @@ class RecordedCall {
 
 void Tape::record(hooks::OperatorCall& call, Level& level) {
   const OperatorFacts& facts = facts_of(call.op);
-  if (facts.is_view || facts.changes_shape) return call.proceed();
+  if (facts.is_view) return call.proceed();
   std::unique_lock lock(mutex_);
   RecordedCall recorded(*this, call, facts, level);
+  if (facts.changes_shape) {
+    recorded.before_change_of_shape();
+    lock.unlock();
+    return call.proceed();
+  }
   recorded.before();
   lock.unlock();  // the operator may wait for other threads, and they for the tape
-  call.proceed();
+  try {
+    call.proceed();
+  } catch (...) {
+    lock.lock();
+    recorded.after_failure();
+    throw;
+  }
   lock.lock();
   recorded.after();
 }

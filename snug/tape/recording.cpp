@@ -1,5 +1,6 @@
 #include "snug/tape/recording.h"
 
+#include <deque>
 #include <utility>
 
 #include "snug/base/error.h"
@@ -16,7 +17,7 @@ namespace {
 // What this thread's forward is in.
 struct Forward {
   std::shared_ptr<Tape> tape;
-  std::vector<Level> levels;
+  std::deque<Level> levels;  // a kernel may open a region while its operator is being recorded
 };
 thread_local Forward forward;
 

@@ -5,7 +5,9 @@
 //   model->loss(batch).backward();
 //   std::cout << report::recomputed(recording.totals());
 //
-// Nothing of the model changes and nothing of it runs twice. Recordings nest: the innermost decides.
+// Nothing of the model changes and nothing of it runs twice. Recordings nest: the innermost gives the fates
+// and says whether generators are recorded. A region inside another shares its tape, and with it the other
+// options and the totals of the Recording that opened it.
 #pragma once
 
 #include <memory>

@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "snug/base/error.h"
-#include "snug/tape/arguments.h"
 #include "snug/tape/checksum.h"
 #include "snug/tape/saved_value.h"
 #include "snug/tape/streams.h"
@@ -68,6 +67,7 @@ void Replay::begin_backward() {
   if (backward == backward_ || backward < 0) return;
   end_backward();  // left over if the last one threw
   backward_ = backward;
+  ++backwards_;
   for (SavedValue* saved : tape_.saved_) saved->arm(*this);
   ag::Engine::get_default_engine().queue_callback([tape = tape_.weak_from_this(), backward] {
     const auto alive = tape.lock();
@@ -98,9 +98,12 @@ void Replay::announce() {
   hooks::announce_replay(tape_.region_, tape_.parameters_);
 }
 
-// A value is re-made on the stream of the node that asks first; another stream waits for it.
+// A replay runs on the stream of the node that asks; it waits for what was made on another.
 c10::Storage Replay::fetch(const Value& value) const {
-  if (value.kept) return value.kept;
+  if (value.kept) {
+    if (value.kept_stream) wait_for(*value.kept_stream, value.kept);
+    return value.kept;
+  }
   TORCH_CHECK(value.memo_counter.current_version() == 0,
               "a node of the backward wrote into a tensor that it was given, and region \"",
               tape_.region_name_, "\" needs it again");

@@ -16,7 +16,8 @@ class Replay final : public trace::ClosureWalk {
 
   c10::Storage contents(Value& value);  // runs what leads to it; it has been armed
   void begin_backward();                // first unpack of a backward: counts every use that may come
-  void end_backward();                  // frees what a partial backward left
+  bool is_first_backward() const { return backwards_ <= 1; }
+  void end_backward();  // frees what a partial backward left
 
  private:
   void run(trace::ClosureOperation& operation) override;
@@ -36,6 +37,7 @@ class Replay final : public trace::ClosureWalk {
 
   Tape& tape_;
   std::int64_t backward_ = -1;  // the graph task
+  int backwards_ = 0;           // begun so far
   bool announced_ = false;
 };
 

@@ -1,8 +1,7 @@
 #include "snug/tape/saved_value.h"
 
-#include <torch/csrc/autograd/function.h>
+#include <utility>
 
-#include "snug/tape/checksum.h"
 #include "snug/tape/tape.h"
 
 namespace snug::tape {
@@ -18,8 +17,9 @@ void SavedValue::call_pack_hook(const at::Tensor& tensor) {
   is_plain_ = true;
   counter_ = tensor.unsafeGetTensorImpl()->version_counter();
   version_ = counter_.current_version();
-  value_ = tape_->value_of(tensor);
-  tape_->pin(value_, tensor);
+  ValuePtr value = tape_->value_of(tensor);
+  tape_->pin(value, tensor);  // may throw
+  value_ = std::move(value);
   geometry_ = Geometry(tensor);
   tape_->saved_.insert(this);
   if (value_->saves++ == 0 && value_->fate == Fate::Recompute) {

@@ -2,11 +2,13 @@
 
 #include <torch/csrc/autograd/function.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "snug/hooks/saved_tensors.h"
 #include "snug/tape/checksum.h"
 #include "snug/tape/saved_value.h"
+#include "snug/tape/streams.h"
 
 namespace snug::tape {
 
@@ -91,11 +93,16 @@ void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
   if (value.fate == Fate::Recompute || value.is_pinned) return;
   value.is_pinned = true;
   value.kept = tensor.storage();
+  value.kept_stream = current_stream(value.device);
   value.here = true;
   value.watch(tensor);
   if (parameter) return;
   hooks::tell_saved(tensor);
   pinned_.push_back(pinned);
+  if (pinned_.size() >= prune_at_) {
+    std::erase_if(pinned_, [](const std::weak_ptr<Value>& weak) { return weak.expired(); });
+    prune_at_ = std::max<std::size_t>(64, 2 * pinned_.size());
+  }
   if (options_.verify && !value.checksum && !value.is_scratch) value.checksum = checksum(value.kept);
 }
 
@@ -142,7 +149,7 @@ void Tape::compare(const Value& value, const c10::Storage& storage, const std::s
 void Tape::note_unpack(Value& value, const at::Tensor& tensor) {
   hooks::tell_unpacked(tensor);
   if (value.kept) compare(value, value.kept, "a kept value");
-  if (!description_) return;
+  if (!description_ || !replay_.is_first_backward()) return;
   const auto node = torch::autograd::get_current_node();
   if (description_->unpacks.empty() || node.get() != last_node_) description_->unpacks.emplace_back();
   last_node_ = node.get();

@@ -69,7 +69,8 @@ class Tape : public std::enable_shared_from_this<Tape> {
   ValueTable values_;
   std::unordered_set<SavedValue*> saved_;
   std::vector<std::weak_ptr<Value>> pinned_;  // while the forward runs
-  std::vector<at::Tensor> parameters_;        // that recorded operations read
+  std::size_t prune_at_ = 64;
+  std::vector<at::Tensor> parameters_;  // that are needed in the backward
   std::unordered_set<const c10::TensorImpl*> parameters_noted_;
   const torch::autograd::Node* last_node_ = nullptr;  // that unpacked
   Replay replay_{*this};

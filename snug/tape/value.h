@@ -50,10 +50,10 @@ struct Value final : trace::ClosureValue {
   std::uint32_t number = 0;                // in the region's description
   std::shared_ptr<Operation> maker;
 
-  c10::Storage kept;                  // from the forward: an alias of what the user holds
-  c10::Storage memo;                  // re-made
-  c10::VariableVersion memo_counter;  // of all tensors on it
-  std::optional<c10::Stream> memo_stream;
+  c10::Storage kept;                                    // from the forward: an alias of what the user holds
+  c10::Storage memo;                                    // re-made
+  c10::VariableVersion memo_counter;                    // of all tensors on it
+  std::optional<c10::Stream> kept_stream, memo_stream;  // on which the contents were made
 
   // Is `kept` still what it was? The counter is that of the tensor through which it was kept.
   void watch(const at::Tensor& tensor);

@@ -12,6 +12,11 @@ ValuePtr ValueTable::find(const at::Tensor& tensor) {
   return value->is_changed() ? nullptr : value;
 }
 
+ValuePtr ValueTable::current(const at::Tensor& tensor) const {
+  const auto entry = entries_.find(key(tensor));
+  return entry == entries_.end() ? nullptr : entry->second.value;
+}
+
 void ValueTable::bind(const at::Tensor& tensor, ValuePtr value) {
   const auto entry = entries_.find(key(tensor));
   if (entry != entries_.end()) {

@@ -14,6 +14,7 @@ class ValueTable {
  public:
   bool knows(const at::Tensor& tensor) const { return entries_.contains(key(tensor)); }
   ValuePtr find(const at::Tensor& tensor);  // null if unknown, or changed by a write that was not seen
+  ValuePtr current(const at::Tensor& tensor) const;  // whatever was written since
   void bind(const at::Tensor& tensor, ValuePtr value);
   void forget(const at::Tensor& tensor) { entries_.erase(key(tensor)); }
   void clear() { entries_.clear(); }

@@ -81,7 +81,7 @@ class BytesWalk final : public ClosureWalk {
     }
     for (const auto& node : tape_.unpacks) {
       for (const ValueIndex wanted : node) {
-        if (armed[wanted]-- <= 0) arm(values_[wanted]);  // asked for again, by a second backward
+        if (armed[wanted]-- <= 0) arm(values_[wanted]);  // asked for again after its last use
         require(values_[wanted]);
         if (is_remade(wanted) && !is_held(wanted)) held_by_node_.push_back(wanted);
         release(values_[wanted]);

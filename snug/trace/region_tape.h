@@ -45,7 +45,7 @@ struct SNUG_API RegionTape {
   std::vector<TapeOperation> operations;
   std::vector<TapeValue> values;
   std::vector<ValueIndex> saves;  // one entry per tensor that autograd saved
-  // What the backward asked for, in order; those of one node together.
+  // What the first backward asked for, in order; those of one node together.
   std::vector<std::vector<ValueIndex>> unpacks;
 
   // Of operators and edges, not of sizes: the same model at another shape has the same hash.

@@ -1,6 +1,7 @@
 // Numbers as varints, lists and texts with their length before them.
 #include "snug/trace/tape_codec.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace snug::trace {
@@ -73,6 +74,26 @@ class Decoder {
   bool refused_ = false;
 };
 
+// Every operation reads what earlier ones made or what came from outside, and makes what says so.
+bool is_in_order(const RegionTape& tape) {
+  std::size_t made = 0;
+  for (std::size_t i = 0; i < tape.operations.size(); ++i) {
+    const TapeOperation& operation = tape.operations[i];
+    const auto is_earlier = [&](ValueIndex value) {
+      return tape.values[value].operation == TapeValue::kOutside || tape.values[value].operation < i;
+    };
+    const auto is_own = [&](ValueIndex value) { return tape.values[value].operation == i; };
+    if (!std::ranges::all_of(operation.reads, is_earlier) || !std::ranges::all_of(operation.results, is_own))
+      return false;
+    for (const auto& write : operation.writes)
+      if (!is_earlier(write.before) || !is_own(write.after)) return false;
+    made += operation.results.size() + operation.writes.size();
+  }
+  const auto inside = std::ranges::count_if(
+      tape.values, [](const TapeValue& value) { return value.operation != TapeValue::kOutside; });
+  return made == static_cast<std::size_t>(inside);
+}
+
 }  // namespace
 
 std::string encode(const RegionTape& tape) {
@@ -132,10 +153,7 @@ std::optional<RegionTape> decode(std::string_view bytes) {
   tape.saves = in.list(values);
   tape.unpacks.resize(in.count());
   for (auto& node : tape.unpacks) node = in.list(values);
-  for (const TapeValue& value : tape.values)
-    if (value.operation != TapeValue::kOutside && value.operation >= tape.operations.size())
-      return std::nullopt;
-  if (!in.is_whole()) return std::nullopt;
+  if (!in.is_whole() || !is_in_order(tape)) return std::nullopt;
   return tape;
 }
 

@@ -27,6 +27,7 @@ TORCH_LIBRARY(tape_test, library) {
   library.def("flip(Tensor x) -> Tensor");
   library.def("bump_(Tensor(a!) x) -> ()");
   library.def("bump_or_fail_(Tensor(a!) x) -> ()");
+  library.def("nest(Tensor x) -> Tensor");
   library.def("project(Tensor x, Tensor w) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(tape_test, CPU, library) {
@@ -38,6 +39,10 @@ TORCH_LIBRARY_IMPL(tape_test, CPU, library) {
   library.impl("bump_or_fail_", [](at::Tensor& x) {
     x.add_(1);
     if (bump_fails) throw std::runtime_error("after the write");
+  });
+  library.impl("nest", [](const at::Tensor& x) {
+    hooks::RegionScope inner("inner"), innermost("innermost");
+    return x * 2;
   });
   library.impl("project", [](const at::Tensor& x, const at::Tensor& w) { return at::mm(x, w); });
 }
@@ -406,6 +411,61 @@ TEST_F(Corners, AReplayThatThrowsHalfWayIsBegunAnew) {
   EXPECT_ANY_THROW(y.backward({}, /*retain_graph=*/true));
   bump_fails = false;
   EXPECT_TRUE(at::equal(ag::grad({y}, {p})[0], p.detach().exp() + 1));
+}
+
+TEST_F(Corners, AWriteThatThrowsHalfWayInTheForwardIsNotForgotten) {
+  replayable("tape_test::bump_or_fail_");
+  static auto bump = c10::Dispatcher::singleton()
+                         .findSchemaOrThrow("tape_test::bump_or_fail_", "")
+                         .typed<void(at::Tensor&)>();
+  at::Tensor p = leaf({4});
+  at::Tensor y = region("r", Fates::recompute(), [&] {
+    at::Tensor z = at::exp(p.detach());
+    bump_fails = true;
+    EXPECT_ANY_THROW(bump.call(z));
+    bump_fails = false;
+    return (z * p).sum();
+  });
+  EXPECT_TRUE(at::equal(ag::grad({y}, {p})[0], p.detach().exp() + 1));
+}
+
+TEST_F(Corners, AKernelMayOpenARegion) {
+  static auto nest = c10::Dispatcher::singleton()
+                         .findSchemaOrThrow("tape_test::nest", "")
+                         .typed<at::Tensor(const at::Tensor&)>();
+  at::Tensor p = leaf({4});
+  at::Tensor y = region("r", Fates::recompute(), [&] { return (nest.call(p.detach()) * p).sum(); });
+  EXPECT_TRUE(at::equal(ag::grad({y}, {p})[0], p.detach() * 2));
+}
+
+TEST_F(Corners, AChangeOfShapeInPlaceIsNoWrite) {
+  const auto run = [](Fates fates) {
+    at::Tensor x = leaf({4, 4}), w = leaf({4, 4}, 2);
+    at::Tensor y = region("r", std::move(fates), [&] {
+      at::Tensor h = at::mm(x, w);
+      at::Tensor s = at::exp(h).sin();
+      h.unsqueeze_(0);
+      h.transpose_(0, 1);
+      return (s.unsqueeze(1) * h).tanh().sum();
+    });
+    return ag::grad({y}, {x, w});
+  };
+  const auto plain = run(Fates::keep());
+  EXPECT_TRUE(same_bits(plain, run(Fates::cheap())));
+  EXPECT_TRUE(same_bits(plain, run(Fates::recompute())));
+  for (std::uint64_t seed = 0; seed < 20; ++seed) EXPECT_TRUE(same_bits(plain, run(dice(seed)))) << seed;
+}
+
+TEST_F(Corners, TheDescriptionIsOfTheFirstBackward) {
+  at::Tensor x = leaf({8});
+  Recording recording(Fates::recompute(), {.describe = true});
+  at::Tensor y = region("r", [&] { return at::sigmoid(x).sum(); });
+  y.backward({}, /*retain_graph=*/true);
+  y.backward();
+  y.reset();
+  const auto tape = recording.take_tapes().at(0);
+  EXPECT_EQ(tape.unpacks.size(), 1u);
+  EXPECT_EQ(trace::closure(tape, std::vector(tape.values.size(), Fate::Recompute)).peak_bytes, 32u);
 }
 
 TEST_F(Corners, OneStorageMayHaveSeveralVersions) {

@@ -82,7 +82,7 @@ TEST(Closure, AWriteMayGrowWhatItIsGiven) {
   EXPECT_EQ(closure(tape, std::vector(3, Fate::Recompute)).peak_bytes, 100u);
 }
 
-TEST(Closure, ASecondBackwardRunsAgain) {
+TEST(Closure, WhatIsAskedForAfterItsLastUseIsMadeAgain) {
   RegionTape tape = chain();
   tape.unpacks.insert(tape.unpacks.end(), {{3}, {2}, {1}});
   EXPECT_EQ(closure(tape, std::vector(4, Fate::Recompute)).operations.size(), 3u + 3 + 2 + 1);

@@ -58,8 +58,7 @@ TEST_F(TraceTest, TapesComeBackAmongTheEvents) {
       tape.operations.push_back({.name = "aten::op" + std::to_string(i),
                                  .replayable = i % 5 > 0,
                                  .reads = {i - 1, i / 2},
-                                 .results = {i},
-                                 .writes = {{i / 3, i}}});
+                                 .results = {i}});
     }
     tape.saves.push_back(i);
     tape.unpacks.push_back({i, i / 2});
@@ -82,8 +81,8 @@ TEST_F(TraceTest, TapesComeBackAmongTheEvents) {
 
 TEST(TapeCodec, AnythingButATapeIsRefused) {
   RegionTape tape{.region = "r"};
-  tape.values = {{.bytes = 4}, {.operation = 0, .bytes = 4}};
-  tape.operations = {{.name = "op", .reads = {0}, .results = {1}, .writes = {{0, 1}}}};
+  tape.values = {{.bytes = 4}, {.operation = 0, .bytes = 4}, {.operation = 0, .bytes = 4}};
+  tape.operations = {{.name = "op", .reads = {0}, .results = {1}, .writes = {{0, 2}}}};
   tape.saves = {1};
   tape.unpacks = {{1}};
   const std::string whole = encode(tape);
@@ -91,6 +90,11 @@ TEST(TapeCodec, AnythingButATapeIsRefused) {
   for (std::size_t size = 0; size < whole.size(); ++size)
     EXPECT_FALSE(decode(std::string_view(whole).substr(0, size))) << size;
   EXPECT_FALSE(decode(whole + "x"));
+  RegionTape orphan = tape, own = tape;
+  orphan.values[1].operation = TapeValue::kOutside;
+  EXPECT_FALSE(decode(encode(orphan))) << "a result that came from outside";
+  own.operations[0].reads = {1};
+  EXPECT_FALSE(decode(encode(own))) << "an operation that reads its own result";
   std::mt19937 random(1);
   for (int i = 0; i < 100000; ++i) {  // whatever is read can be walked
     std::string broken = whole;
