@@ -597,9 +597,9 @@ TEST_F(Corners, WhetherAnOperationCanRunAgainDoesNotDependOnTheFates) {
     at::Tensor x = leaf({4, 4}), w = leaf({4, 4}, 2);
     Recording recording(std::move(fates), {.describe = true});
     region("r", [&] { return at::mm(x, w).relu_().sum(); }).backward();
+    const auto tapes = recording.take_tapes();
     std::vector<bool> replayable;
-    for (const auto& operation : recording.take_tapes().at(0).operations)
-      replayable.push_back(operation.replayable);
+    for (const auto& operation : tapes.at(0).operations) replayable.push_back(operation.replayable);
     return replayable;
   };
   EXPECT_EQ(describe(Fates::keep()), describe(Fates::recompute()));
