@@ -10,6 +10,7 @@
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
+#include "snug/memory/cuda_stats.h"
 #include "snug/memory/nvml.h"
 
 namespace snug::memory {
@@ -35,11 +36,6 @@ std::string pci_bus_id(c10::DeviceIndex device) {
   return id.data();
 }
 
-std::uint64_t current(const c10::CachingAllocator::StatArray& stat) {
-  return static_cast<std::uint64_t>(
-      stat[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current);
-}
-
 }  // namespace
 
 void note_memory_before_context(c10::DeviceIndex device) {
@@ -50,8 +46,8 @@ void note_memory_before_context(c10::DeviceIndex device) {
 
 ProcessMemory cuda_process_memory(c10::DeviceIndex device) {
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
-  ProcessMemory memory{.allocated_bytes = current(stats.allocated_bytes),
-                       .reserved_bytes = current(stats.reserved_bytes)};
+  ProcessMemory memory{.allocated_bytes = current_bytes(stats.allocated_bytes),
+                       .reserved_bytes = current_bytes(stats.reserved_bytes)};
   if (auto own = nvml_process_bytes(pci_bus_id(device))) {
     memory.process_bytes = *own;
     memory.source = "driver, this process";

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "snug/base/error.h"
+#include "snug/memory/cuda_stats.h"
 #include "snug/memory/recognise.h"
 
 namespace snug::memory {
@@ -28,11 +29,6 @@ struct Slot {
 Slot& slot() {
   static Slot& only = *std::make_unique<Slot>().release();  // the allocator outlives static objects
   return only;
-}
-
-std::uint64_t bytes_of(const c10::CachingAllocator::StatArray& stat) {
-  return static_cast<std::uint64_t>(
-      stat[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current);
 }
 
 // Note [Sizes of CUDA blocks]
@@ -64,7 +60,7 @@ class Watch final : public CudaTracker {
   }
 
   std::uint64_t allocated_bytes() const override {
-    return bytes_of(allocator::getDeviceStats(device_).allocated_bytes);
+    return current_bytes(allocator::getDeviceStats(device_).allocated_bytes);
   }
 
  private:
@@ -155,7 +151,9 @@ class Watch final : public CudaTracker {
     pending_ = nullptr;
   }
 
-  std::uint64_t active_bytes() const { return bytes_of(allocator::getDeviceStats(device_).active_bytes); }
+  std::uint64_t active_bytes() const {
+    return current_bytes(allocator::getDeviceStats(device_).active_bytes);
+  }
 
   EventQueue& queue_;
   const c10::DeviceIndex device_;

@@ -1,5 +1,7 @@
 #include "snug/memory/recognise.h"
 
+#include "snug/hooks/parameter.h"
+
 namespace snug::memory {
 
 using trace::Category;
@@ -20,11 +22,6 @@ RawEvent about(EventKind kind, const at::Tensor& tensor, Category category) {
           .region = hooks::current_region(),
           .address = block_of(tensor),
           .bytes = tensor.has_storage() ? tensor.storage().nbytes() : 0};
-}
-
-bool is_parameter(const at::Tensor& tensor) {
-  const at::TensorBase& base = tensor.is_view() ? tensor._base() : tensor;
-  return base.is_leaf() && base.requires_grad();
 }
 
 }  // namespace
@@ -53,8 +50,8 @@ std::unique_ptr<torch::autograd::SavedVariableHooks> SaveWatch::hooks() {
 }
 
 void SaveWatch::on_save(const at::Tensor& tensor) {
-  queue_.push(
-      about(EventKind::Save, tensor, is_parameter(tensor) ? Category::Parameter : Category::Activation));
+  queue_.push(about(EventKind::Save, tensor,
+                    hooks::is_parameter(tensor) ? Category::Parameter : Category::Activation));
 }
 
 void SaveWatch::on_unpack(const at::Tensor& tensor) {

@@ -64,13 +64,9 @@ std::string recomputed(const trace::Totals& totals, std::uint64_t forwards, std:
                     milliseconds(line.totals.replay_seconds / static_cast<double>(steps))});
   std::string text = align(rows, "lrrrr");
 
-  std::map<std::pair<std::string, std::string>, RegionTotals::Refused> refused;
-  for (const auto& [region, some] : totals)
-    for (const auto& [why, what] : some.refused) {
-      refused[why].values += what.values;
-      refused[why].bytes += what.bytes;
-    }
-  for (const auto& [why, what] : refused)
+  RegionTotals all;
+  for (const auto& [region, some] : totals) all += some;
+  for (const auto& [why, what] : all.refused)
     text += fmt::format("kept although it was to be re-made: {} of {}: {}\n",
                         format_bytes(what.bytes / forwards), why.first, why.second);
   return text;

@@ -7,10 +7,9 @@
 #include <algorithm>
 
 #include "snug/base/error.h"
-#include "snug/tape/checksum.h"
+#include "snug/tape/replay_clock.h"
 #include "snug/tape/saved_value.h"
 #include "snug/tape/streams.h"
-#include "snug/tape/replay_clock.h"
 #include "snug/tape/tape.h"
 
 namespace snug::tape {

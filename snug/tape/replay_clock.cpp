@@ -1,6 +1,6 @@
 #include "snug/tape/replay_clock.h"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
+#include "snug/tape/streams.h"
 
 namespace snug::tape {
 
@@ -8,7 +8,7 @@ namespace {
 
 c10::Event event_now(c10::Device device) {
   c10::Event event(device.type(), c10::EventFlag::BACKEND_DEFAULT);
-  event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  event.record(*current_stream(device));
   return event;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "snug/hooks/parameter.h"
 #include "snug/hooks/saved_tensors.h"
 #include "snug/tape/checksum.h"
 #include "snug/tape/saved_value.h"
@@ -15,11 +16,6 @@ namespace snug::tape {
 namespace {
 
 thread_local int quiet = 0;
-
-bool is_parameter(const at::Tensor& tensor) {
-  const at::TensorBase& base = tensor.is_view() ? tensor._base() : tensor;
-  return base.is_leaf() && base.requires_grad();
-}
 
 }  // namespace
 
@@ -71,7 +67,7 @@ ValuePtr Tape::value_of(const at::Tensor& tensor) {
   value->device = tensor.device();
   value->bytes = tensor.storage().nbytes();
   value->is_external = true;
-  describe(*value, tensor.storage().nbytes(), is_parameter(tensor));
+  describe(*value, tensor.storage().nbytes(), hooks::is_parameter(tensor));
   values_.bind(tensor, value);
   return value;
 }
@@ -80,7 +76,7 @@ ValuePtr Tape::value_of(const at::Tensor& tensor) {
 // made.
 void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
   Value& value = *pinned;
-  const bool parameter = is_parameter(tensor);
+  const bool parameter = hooks::is_parameter(tensor);
   if (parameter) note_parameter(tensor);
   if (value.is_undefined) {  // read and never written by an operator: filled by hand
     value.is_undefined = false;

@@ -56,6 +56,16 @@ struct Tokens {
   at::Tensor tokens, targets;
 };
 
+template <class Net>
+Problem of_tokens(std::string name, Numbers numbers, c10::Device device) {
+  at::manual_seed(7);
+  auto model = std::make_shared<Net>();
+  model->to(device, dtype(numbers));
+  const Tokens data(device);
+  return problem_of(
+      std::move(name), model, [model, data] { return model->loss(data); }, numbers, device);
+}
+
 struct GptBlock : nn::Module {
   GptBlock()
       : norm1(register_module("norm1", nn::LayerNorm(nn::LayerNormOptions({kWidth})))),
@@ -238,13 +248,7 @@ std::string name(Numbers numbers) {
 
 Problem llama(Numbers numbers, c10::Device device) {
   at::manual_seed(7);
-  if (numbers == Numbers::Autocast) {
-    auto plain = std::make_shared<PlainLlama>();
-    plain->to(device);
-    const Tokens data(device);
-    return problem_of(
-        "llama", plain, [plain, data] { return plain->loss(data); }, numbers, device);
-  }
+  if (numbers == Numbers::Autocast) return of_tokens<PlainLlama>("llama", numbers, device);
   models::LlamaConfig config{.vocab_size = kWords,
                              .hidden_size = kWidth,
                              .intermediate_size = 80,
@@ -261,12 +265,7 @@ Problem llama(Numbers numbers, c10::Device device) {
 }
 
 Problem gpt_with_dropout(Numbers numbers, c10::Device device) {
-  at::manual_seed(7);
-  auto model = std::make_shared<Gpt>();
-  model->to(device, dtype(numbers));
-  const Tokens data(device);
-  return problem_of(
-      "gpt", model, [model, data] { return model->loss(data); }, numbers, device);
+  return of_tokens<Gpt>("gpt", numbers, device);
 }
 
 Problem convolutions(Numbers numbers, c10::Device device) {
@@ -289,12 +288,7 @@ Problem lstm(Numbers numbers, c10::Device device) {
 }
 
 Problem shared_weights(Numbers numbers, c10::Device device) {
-  at::manual_seed(7);
-  auto model = std::make_shared<SharedNet>();
-  model->to(device, dtype(numbers));
-  const Tokens data(device);
-  return problem_of(
-      "shared weights", model, [model, data] { return model->loss(data); }, numbers, device);
+  return of_tokens<SharedNet>("shared weights", numbers, device);
 }
 
 std::vector<Problem> all_problems(Numbers numbers, c10::Device device) {

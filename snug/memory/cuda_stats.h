@@ -1,0 +1,16 @@
+// Internal to memory, in builds with CUDA.
+#pragma once
+
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <cstdint>
+
+namespace snug::memory {
+
+// The present figure over all pools.
+inline std::uint64_t current_bytes(const c10::CachingAllocator::StatArray& stat) {
+  return static_cast<std::uint64_t>(
+      stat[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current);
+}
+
+}  // namespace snug::memory
