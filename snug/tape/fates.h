@@ -1,9 +1,9 @@
 // Who decides what happens to each value of a region.
 //
-//   Fates::cheap()                                   all but matrix products, convolutions and attention is
-//   re-made Fates::recompute().in_region("head", Fate::Keep) Fates::keep().of_operation("aten::gelu",
-//   Fate::Recompute).smaller_than(64_KiB, Fate::Keep) Fates([](const ValueInfo& value) { return value.bytes >
-//   1_MiB ? Fate::Recompute : Fate::Keep; })
+//   Fates::cheap()              // matrix products, convolutions and attention stay, the rest is re-made
+//   Fates::recompute().in_region("head", Fate::Keep)
+//   Fates::keep().of_operation("aten::gelu", Fate::Recompute).smaller_than(64_KiB, Fate::Keep)
+//   Fates([](const ValueInfo& value) { return value.bytes > 1_MiB ? Fate::Recompute : Fate::Keep; })
 //
 // The rule that was added last wins.
 #pragma once
@@ -12,7 +12,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <utility>
 
 #include "snug/base/export.h"
 #include "snug/trace/fate.h"
