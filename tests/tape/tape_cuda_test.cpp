@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
@@ -101,6 +102,53 @@ TEST(TapeOnGpuAlone, ARegionUnderGraphCaptureIsRefusedByName) {
   EXPECT_NE(message.find("captured"), std::string::npos) << message;
   EXPECT_NE(message.find("CUDA graph"), std::string::npos) << message;
   EXPECT_EQ(hooks::current_region(), 0u);
+}
+
+// One value, saved by operators on two streams, re-made for the one whose backward comes first: behind a long
+// chain, so that whoever does not wait reads what is not there yet.
+TEST(TapeOnGpuAlone, AValueReMadeOnOneStreamIsWaitedForOnAnother) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: the tape was not tested on CUDA";
+  const at::Tensor x = at::rand({1 << 24}, c10::TensorOptions(kGpu)).requires_grad_();
+  const auto first = c10::cuda::getStreamFromPool(), second = c10::cuda::getStreamFromPool();
+  const auto gradient = [&] {
+    const auto sums = region("two streams", [&] {
+      c10::cuda::CUDAStreamGuard guard(first);
+      at::Tensor shared = x;
+      for (int k = 0; k < 60; ++k) shared = shared.tanh();
+      at::Tensor on_first = shared.sin().sum();
+      first.synchronize();
+      guard.reset_stream(second);
+      at::Tensor on_second = shared.cos().sum();
+      second.synchronize();
+      return std::pair(on_first, on_second);
+    });
+    x.mutable_grad() = at::Tensor();
+    (sums.first + sums.second).backward();
+    c10::cuda::device_synchronize();
+    return x.grad().clone();
+  };
+  const at::Tensor plain = gradient();
+  for (int repetition = 0; repetition < 20; ++repetition) {
+    Recording recording(Fates::recompute());
+    ASSERT_TRUE(same_bits(plain, gradient())) << "repetition " << repetition;
+  }
+  EXPECT_EQ(live_values(), 0);
+}
+
+TEST(TapeOnGpuAlone, ACopyThatNobodyWaitsForIsKeptAndNamed) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: the tape was not tested on CUDA";
+  const at::Tensor x = at::rand({1 << 20}, c10::TensorOptions(kGpu)).requires_grad_();
+  Recording recording(Fates::recompute());
+  region("to the host", [&] {
+    at::Tensor copy = x.sin().to(c10::kCPU, /*non_blocking=*/true);
+    c10::cuda::device_synchronize();
+    return copy.exp().sum();
+  }).backward();
+  EXPECT_TRUE(same_bits(x.grad(), x.detach().sin().cpu().exp().to(kGpu) * x.detach().cos()));
+  bool named = false;
+  for (const auto& [why, some] : recording.totals().at("to the host").refused)
+    named |= why.second.find("nobody waits") != std::string::npos;
+  EXPECT_TRUE(named);
 }
 
 }  // namespace
