@@ -145,8 +145,9 @@ TEST(TapeOnGpuAlone, ACopyThatNobodyWaitsForIsKeptAndNamed) {
     return copy.exp().sum();
   }).backward();
   EXPECT_TRUE(same_bits(x.grad(), x.detach().sin().cpu().exp().to(kGpu) * x.detach().cos()));
+  const auto totals = recording.totals();
   bool named = false;
-  for (const auto& [why, some] : recording.totals().at("to the host").refused)
+  for (const auto& [why, some] : totals.at("to the host").refused)
     named |= why.second.find("nobody waits") != std::string::npos;
   EXPECT_TRUE(named);
 }
