@@ -10,7 +10,8 @@ import sys
 ALLOWED = {
     "base": "",
     "trace": "base",
-    "report": "base trace",
+    "plan": "base trace",
+    "report": "base trace plan",
     "hooks": "base",
     "memory": "base trace report hooks",
     "tape": "base trace hooks",
@@ -20,9 +21,9 @@ ALLOWED = {
     "nn": "base hooks ops",
     "models": "base ops nn io",
     "optim": "base hooks ops",
-    "train": "base trace report hooks memory tape capture ops nn models io optim",
+    "train": "base trace plan report hooks memory tape capture ops nn models io optim",
 }
-TORCH_FREE = {"base", "trace", "report"}
+TORCH_FREE = {"base", "trace", "plan", "report"}
 TORCH = re.compile(r'#include [<"](torch|ATen|c10|caffe2|cuda)')
 OURS = re.compile(r'#include "(snug|cli|tests|bench|examples)/([^/"]+)')
 

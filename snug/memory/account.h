@@ -22,6 +22,10 @@ class Account {
 
   void apply(const RawEvent& raw);
   bool knows(void* address) const { return blocks_.find(address) != blocks_.end(); }
+  trace::BlockId block(void* address) const {
+    const auto found = blocks_.find(address);
+    return found == blocks_.end() ? 0 : found->second.id;
+  }
 
   // Blocks numbered from `first` on that are alive and that nobody claimed become `category`.
   void claim_since(trace::BlockId first, trace::Category category, std::int64_t time_ns);

@@ -176,9 +176,14 @@ std::uint64_t Tracker::adopt(at::TensorList tensors, Category category) {
   return impl_->adopt(tensors, category);
 }
 
-void Tracker::mark(std::string_view name) {
+trace::BlockId Tracker::block(const at::Tensor& tensor) {
+  return impl_->with_account([&](Account& account) { return account.block(block_of(tensor)); });
+}
+
+void Tracker::mark(std::string_view name, std::uint64_t number) {
   const auto id = impl_->with_account([&](Account& account) { return account.names().intern(name); });
-  impl_->queue().push({.kind = EventKind::Mark, .region = hooks::current_region(), .name = id});
+  impl_->queue().push(
+      {.kind = EventKind::Mark, .region = hooks::current_region(), .bytes = number, .name = id});
 }
 
 std::uint64_t Tracker::live_bytes() {

@@ -60,7 +60,9 @@ class SNUG_API Tracker {
   };
   [[nodiscard]] Claim claim(trace::Category category) { return Claim(*this, category); }
 
-  void mark(std::string_view name);  // a line in the trace: "step 3", "forward"
+  void mark(std::string_view name, std::uint64_t number = 0);  // a line in the trace: "step 3", "forward"
+
+  trace::BlockId block(const at::Tensor& tensor);  // 0 if it is not in the account
 
   std::uint64_t live_bytes();
   std::uint64_t peak_bytes();

@@ -22,9 +22,10 @@ namespace snug::tape {
 using trace::Fate;
 
 struct ValueInfo {
-  std::string_view region;
+  std::string_view region;     // the innermost
+  std::string_view outermost;  // whose tape it is on
   std::string_view operation;  // with its overload: aten::add.Tensor
-  std::uint32_t ordinal = 0;   // of the operation in its region, counted from 0
+  std::uint32_t ordinal = 0;   // of the operation on that tape, counted from 0
   std::uint32_t output = 0;    // of the operation
   std::uint64_t bytes = 0;
 };

@@ -28,7 +28,6 @@ class RecordedCall {
         call_(call),
         facts_(facts),
         level_(level),
-        ordinal_(level.operations++),
         first_(call.stack.size() - facts.writes.size()),
         arguments_(call.stack.begin() + static_cast<std::ptrdiff_t>(first_), call.stack.end()),
         why_not_(facts.unreplayable),
@@ -60,6 +59,7 @@ class RecordedCall {
 
   void after() {
     if (generator_ && generator_->is_unchanged()) generator_.reset();  // flash attention without dropout
+    ordinal_ = tape_.operations_++;
     make_results();
     make_written();
     if (tape_.description()) describe();
@@ -73,6 +73,7 @@ class RecordedCall {
   }
 
  private:
+  static constexpr std::size_t kFirstWritten = 1000;  // beyond any result
   struct Result {
     std::size_t place;
     ValuePtr value;
@@ -137,6 +138,7 @@ class RecordedCall {
     value->is_undefined = facts_.makes_undefined;
     value->fate = facts_.makes_undefined ? Fate::Recompute
                                          : (*level_.fates)({.region = level_.region,
+                                                            .outermost = tape_.region_name_,
                                                             .operation = facts_.name,
                                                             .ordinal = ordinal_,
                                                             .output = static_cast<std::uint32_t>(output),
@@ -149,7 +151,7 @@ class RecordedCall {
     value->is_scratch = static_cast<int>(output) == facts_.scratch_output;
     if (tape_.options_.verify && !value->is_scratch && !value->is_undefined)
       value->checksum = checksum(tensor.storage());
-    tape_.describe(*value, bytes, false);
+    tape_.describe(*value, tensor, false);
     return value;
   }
 
@@ -179,7 +181,6 @@ class RecordedCall {
 
   // Known storages with new contents.
   void make_written() {
-    constexpr std::size_t kFirstWritten = 1000;  // beyond any result
     for (Write& write : writes_) {
       write.value = make_value(kFirstWritten + write.position, write.tensor);
       if (can_replay() || !(write.old->is_external || facts_.resizes)) continue;
@@ -272,16 +273,17 @@ class RecordedCall {
     }
     for (const Write& write : writes_) {
       operation.writes.push_back({write.old->number, write.value->number});
-      made(write.value, write.position);
+      made(write.value, kFirstWritten + write.position);
     }
     tape.operations.push_back(std::move(operation));
+    if (tape_.options_.sketch) tape_.options_.sketch->on_operation(tape_.number_, number);
   }
 
   Tape& tape_;
   hooks::OperatorCall& call_;
   const OperatorFacts& facts_;
   const Level& level_;
-  const std::uint32_t ordinal_;
+  std::uint32_t ordinal_ = 0;
   const std::size_t first_;
   torch::jit::Stack arguments_;
   std::string why_not_;  // it is not recorded
@@ -296,6 +298,7 @@ void Tape::record(hooks::OperatorCall& call, Level& level) {
   const OperatorFacts& facts = facts_of(call.op);
   if (facts.is_view) return call.proceed();
   std::unique_lock lock(mutex_);
+  values_.sweep();
   RecordedCall recorded(*this, call, facts, level);
   if (facts.changes_shape) {
     recorded.before_change_of_shape();

@@ -46,7 +46,8 @@ class Recording::Impl final : public hooks::OperatorListener,
                                                         .verify = options_.verify || throws,
                                                         .differing_throws = throws,
                                                         .time_replays = options_.time_replays,
-                                                        .describe = options_.describe},
+                                                        .describe = options_.describe,
+                                                        .sketch = options_.sketch},
                                             ledgers_);
     }
     forward.levels.push_back({&fates_, hooks::region_name(region), options_.record_generators});

@@ -18,6 +18,7 @@
 #include "snug/hooks/region.h"
 #include "snug/hooks/saved_tensors.h"
 #include "snug/tape/fates.h"
+#include "snug/tape/sketch_listener.h"
 #include "snug/trace/region_totals.h"
 #include "snug/trace/region_tape.h"
 
@@ -36,6 +37,8 @@ struct RecordingOptions {
   bool verify = false;  // as Bits, but counts in totals() instead of throwing
   bool time_replays = false;
   bool describe = false;  // keep the tapes as plain data
+  // Meta only: nothing is kept, and what the backward asks for is made of nothing; tapes are described.
+  SketchListener* sketch = nullptr;
 };
 
 class SNUG_API Recording {

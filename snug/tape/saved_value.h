@@ -7,6 +7,7 @@
 
 #include "snug/hooks/saved_tensors.h"
 #include "snug/tape/replay.h"
+#include "snug/tape/sketch_listener.h"
 #include "snug/tape/value.h"
 
 namespace snug::tape {
@@ -27,6 +28,8 @@ class SavedValue final : public torch::autograd::SavedVariableHooks {
   void disarm(Replay& replay);
 
  private:
+  at::Tensor unpack_sketch(SketchListener& listener);
+
   std::shared_ptr<Tape> tape_;
   ValuePtr value_;
   Geometry geometry_;

@@ -34,10 +34,13 @@ Tape::Tape(hooks::RegionId region, const TapeOptions& options, std::shared_ptr<L
       region_name_(hooks::region_name(region)),
       options_(options),
       ledgers_(std::move(ledgers)) {
-  if (!options_.describe) return;
+  if (!options_.describe && !options_.sketch) return;
   description_.emplace().region = region_name_;
-  std::lock_guard lock(ledgers_->mutex);
-  number_ = ledgers_->begun++;
+  {
+    std::lock_guard lock(ledgers_->mutex);
+    number_ = ledgers_->begun++;
+  }
+  if (options_.sketch) options_.sketch->on_begin(number_);
 }
 
 Tape::~Tape() {
@@ -49,6 +52,7 @@ Tape::~Tape() {
 void Tape::end_forward() {
   std::lock_guard lock(mutex_);
   values_.clear();  // from here on saved tensors own what is left
+  if (options_.sketch) options_.sketch->on_end(number_);
   for (const std::weak_ptr<Value>& pinned : std::exchange(pinned_, {})) {
     const ValuePtr kept = pinned.lock();
     if (!kept) continue;
@@ -67,7 +71,7 @@ ValuePtr Tape::value_of(const at::Tensor& tensor) {
   value->device = tensor.device();
   value->bytes = tensor.storage().nbytes();
   value->is_external = true;
-  describe(*value, tensor.storage().nbytes(), hooks::is_parameter(tensor));
+  describe(*value, tensor, hooks::is_parameter(tensor));
   values_.bind(tensor, value);
   return value;
 }
@@ -86,7 +90,7 @@ void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
     value.refused_operation = "aten::empty";
     if (description_) description_->values[value.number].fate = Fate::Keep;
   }
-  if (value.fate == Fate::Recompute || value.is_pinned) return;
+  if (value.fate == Fate::Recompute || value.is_pinned || options_.sketch) return;
   value.is_pinned = true;
   value.kept = tensor.storage();
   value.kept_stream = current_stream(value.device);
@@ -152,10 +156,12 @@ void Tape::note_unpack(Value& value, const at::Tensor& tensor) {
   description_->unpacks.back().push_back(value.number);
 }
 
-void Tape::describe(Value& value, std::uint64_t bytes, bool is_parameter) {
+void Tape::describe(Value& value, const at::Tensor& tensor, bool is_parameter) {
   if (!description_) return;
   value.number = static_cast<std::uint32_t>(description_->values.size());
-  description_->values.push_back({.bytes = bytes, .fate = value.fate, .parameter = is_parameter});
+  description_->values.push_back(
+      {.bytes = tensor.storage().nbytes(), .fate = value.fate, .parameter = is_parameter});
+  if (options_.sketch) options_.sketch->on_value(number_, value.number, tensor);
 }
 
 }  // namespace snug::tape

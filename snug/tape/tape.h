@@ -12,6 +12,7 @@
 #include "snug/tape/ledgers.h"
 #include "snug/tape/operator_facts.h"
 #include "snug/tape/replay.h"
+#include "snug/tape/sketch_listener.h"
 #include "snug/tape/value_table.h"
 #include "snug/trace/region_tape.h"
 
@@ -24,7 +25,6 @@ struct Level {
   const Fates* fates;
   std::string region;
   bool record_generators = true;
-  std::uint32_t operations = 0;  // recorded so far
 };
 
 struct TapeOptions {
@@ -33,7 +33,8 @@ struct TapeOptions {
   bool verify = false;
   bool differing_throws = false;
   bool time_replays = false;
-  bool describe = false;  // keep a RegionTape of the call
+  bool describe = false;             // keep a RegionTape of the call
+  SketchListener* sketch = nullptr;  // and nothing else
 };
 
 class Tape : public std::enable_shared_from_this<Tape> {
@@ -60,13 +61,14 @@ class Tape : public std::enable_shared_from_this<Tape> {
   void compare(const Value& value, const c10::Storage& storage, const std::string& what);
   void note_unpack(Value& value, const at::Tensor& tensor);
   trace::RegionTape* description() { return description_ ? &*description_ : nullptr; }
-  void describe(Value& value, std::uint64_t bytes, bool is_parameter);
+  void describe(Value& value, const at::Tensor& tensor, bool is_parameter);
 
   std::recursive_mutex mutex_;
   const hooks::RegionId region_;
   const std::string region_name_;
   const TapeOptions options_;
   ValueTable values_;
+  std::uint32_t operations_ = 0;  // recorded so far
   std::unordered_set<SavedValue*> saved_;
   std::vector<std::weak_ptr<Value>> pinned_;  // while the forward runs
   std::size_t prune_at_ = 64;

@@ -24,12 +24,11 @@ void ValueTable::bind(const at::Tensor& tensor, ValuePtr value) {
     return;
   }
   entries_.emplace(key(tensor), Entry{tensor.storage().getWeakStorageImpl(), std::move(value)});
-  if (entries_.size() >= sweep_at_) sweep();
 }
 
-// Storages that nobody can reach any more, whose values nobody needs. One may have held another, so it is
-// done until nothing more goes.
+// One may have held another, so it is done until nothing more goes.
 void ValueTable::sweep() {
+  if (entries_.size() >= kFew && entries_.size() < sweep_at_) return;
   const auto is_unreachable = [](const auto& entry) {
     const Entry& held = entry.second;
     if (held.value.use_count() > 1) return false;
@@ -38,7 +37,7 @@ void ValueTable::sweep() {
   };
   while (std::erase_if(entries_, is_unreachable) > 0) {
   }
-  sweep_at_ = std::max(kSweepAtLeast, 2 * entries_.size());
+  sweep_at_ = 2 * entries_.size();
 }
 
 }  // namespace snug::tape

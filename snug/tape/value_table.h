@@ -18,18 +18,20 @@ class ValueTable {
   void bind(const at::Tensor& tensor, ValuePtr value);
   void forget(const at::Tensor& tensor) { entries_.erase(key(tensor)); }
   void clear() { entries_.clear(); }
+  // Lets go of storages that nobody can reach any more and whose values nobody needs: they hold what they
+  // were made from. At once while there are few, now and then when there are many.
+  void sweep();
 
  private:
-  static constexpr std::size_t kSweepAtLeast = 32;  // values that nobody needs hold what they were made from
+  static constexpr std::size_t kFew = 256;
   static c10::StorageImpl* key(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
-  void sweep();
 
   struct Entry {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // so that its address is not used for another
     ValuePtr value;
   };
   std::unordered_map<c10::StorageImpl*, Entry> entries_;
-  std::size_t sweep_at_ = kSweepAtLeast;
+  std::size_t sweep_at_ = kFew;
 };
 
 }  // namespace snug::tape

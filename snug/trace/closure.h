@@ -46,13 +46,47 @@ class SNUG_API ClosureWalk {
   void disarm(ClosureOperation& operation, std::vector<ClosureValue*>& released);
 };
 
+// The bytes of re-made values as a backward goes on, and the operations it runs again.
+class SNUG_API ClosureBytes final : private ClosureWalk {
+ public:
+  // `fates` has one entry per value of the tape; values that cannot be re-made count as kept.
+  ClosureBytes(const RegionTape& tape, std::span<const Fate> fates);
+
+  void unpack(ValueIndex wanted);  // a node asks for it
+  void end_node();                 // and lets go what it was given
+
+  bool is_remade(ValueIndex value) const { return values_[value].producer != nullptr; }
+  std::uint64_t live_bytes() const { return live_; }
+  std::uint64_t take_peak();  // since the last call
+  const std::vector<std::uint32_t>& operations() const { return ran_; }
+
+ private:
+  void connect(std::size_t operation, std::span<const Fate> fates);
+  bool is_held(ValueIndex value) const;
+  std::uint64_t bytes(ValueIndex value) const { return tape_.values[value].bytes; }
+  void run(ClosureOperation& operation) override;
+  void last_use(ClosureValue& value) override;
+
+  const RegionTape& tape_;
+  std::vector<ClosureOperation> operations_;
+  std::vector<ClosureValue> values_;
+  std::vector<int> armed_;                // by value: saves that no node asked for yet
+  std::vector<ValueIndex> held_by_node_;  // handed out, until the node ends
+  std::vector<std::uint32_t> ran_;
+  std::uint64_t live_ = 0;
+  std::uint64_t peak_ = 0;
+};
+
+// Which values must be there from the forward on, so that all that autograd saved can be had: saved values,
+// and what the operations to run again read. Without parameters.
+SNUG_API std::vector<bool> kept_values(const RegionTape& tape, const ClosureBytes& walk);
+
 struct Closure {
   std::vector<std::uint32_t> operations;  // to run again, in order, as numbers in tape.operations
   std::uint64_t peak_bytes = 0;           // of re-made values, at the highest
   std::uint64_t kept_bytes = 0;           // of values kept from the forward to the backward
 };
 
-// `fates` has one entry per value of the tape; values that cannot be re-made count as kept.
 SNUG_API Closure closure(const RegionTape& tape, std::span<const Fate> fates);
 
 }  // namespace snug::trace

@@ -36,6 +36,8 @@ struct TapeOperation {
   std::vector<ValueIndex> reads;    // one entry per argument; shapes alone are no read
   std::vector<ValueIndex> results;  // new storages
   std::vector<Write> writes;
+  // The highest it held beyond what was there before, its results included; 0: not known, take the results.
+  std::uint64_t peak_bytes = 0;
 
   bool operator==(const TapeOperation&) const = default;
 };

@@ -1,0 +1,99 @@
+#include "snug/capture/operator_work.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+namespace snug::capture {
+
+namespace {
+
+using Entries = c10::ArrayRef<c10::IValue>;
+
+template <class Use>
+void each_tensor(Entries stack, Use use) {
+  for (const c10::IValue& entry : stack) {
+    if (entry.isTensor() && entry.toTensor().defined()) use(entry.toTensor());
+    if (!entry.isTensorList()) continue;
+    for (const at::Tensor& tensor : entry.toTensorVector())
+      if (tensor.defined()) use(tensor);
+  }
+}
+
+std::vector<at::Tensor> tensors(Entries stack) {
+  std::vector<at::Tensor> found;
+  each_tensor(stack, [&](const at::Tensor& tensor) { found.push_back(tensor); });
+  return found;
+}
+
+// The last two of the arguments are the factors: addmm and baddbmm have a summand before them.
+double product_flops(const std::vector<at::Tensor>& arguments) {
+  if (arguments.size() < 2) return 0;
+  const at::Tensor& left = arguments[arguments.size() - 2];
+  const at::Tensor& right = arguments.back();
+  if (left.dim() < 1 || right.dim() < 2) return 0;
+  return 2.0 * static_cast<double>(left.numel()) * static_cast<double>(right.size(-1));
+}
+
+// Every element of the result is a dot product over a filter's share of the channels.
+double convolution_flops_per_result(const std::vector<at::Tensor>& arguments) {
+  if (arguments.size() < 2 || arguments[1].dim() < 2) return 0;
+  return 2.0 * static_cast<double>(arguments[1].numel()) / static_cast<double>(arguments[1].size(0));
+}
+
+// Its three gradients cost one forward each, but for that of the bias.
+double convolution_backward_flops(const std::vector<at::Tensor>& inputs) {
+  if (inputs.size() < 3 || inputs[2].dim() < 2) return 0;
+  return 2 * 2.0 * static_cast<double>(inputs[0].numel()) * static_cast<double>(inputs[2].numel()) /
+         static_cast<double>(inputs[2].size(0));
+}
+
+// Two products over all pairs of tokens, half of the pairs if causal; five in the backward.
+double attention_flops(Entries arguments, bool backward) {
+  const auto inputs = tensors(arguments);
+  const std::size_t first = backward ? 1 : 0;
+  if (inputs.size() < first + 2 || inputs[first].dim() != 4) return 0;
+  const at::Tensor &query = inputs[first], &key = inputs[first + 1];
+  bool causal = false;
+  for (const c10::IValue& argument : arguments) causal |= argument.isBool() && argument.toBool();
+  const double product = 2.0 * static_cast<double>(query.numel()) * static_cast<double>(key.size(-2));
+  return product * (backward ? 5 : 2) * (causal ? 0.5 : 1.0);
+}
+
+bool is_any(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+}  // namespace
+
+OperatorWork::OperatorWork(const c10::OperatorHandle& op, const torch::jit::Stack& stack)
+    : work_{.name = op.operator_name().name}, below_(stack.size() - op.schema().arguments().size()) {
+  const Entries arguments = Entries(stack).slice(below_);
+  each_tensor(arguments, [&](const at::Tensor& tensor) {
+    work_.bytes += static_cast<double>(tensor.nbytes());
+    work_.low_precision |= tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf;
+  });
+  const std::string_view name = work_.name;
+  if (is_any(name, {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"})) {
+    work_.flops = product_flops(tensors(arguments));
+  } else if (is_any(name, {"aten::convolution", "aten::convolution_overrideable"})) {
+    flops_per_result_ = convolution_flops_per_result(tensors(arguments));
+  } else if (name == "aten::convolution_backward") {
+    work_.flops = convolution_backward_flops(tensors(arguments));
+  } else if (name.find("attention") != std::string_view::npos) {
+    work_.flops = attention_flops(arguments, name.find("backward") != std::string_view::npos);
+    work_.is_attention = true;
+  }
+}
+
+trace::Work OperatorWork::finish(const torch::jit::Stack& stack) {
+  each_tensor(Entries(stack).slice(below_), [&](const at::Tensor& tensor) {
+    work_.bytes += static_cast<double>(tensor.nbytes());
+    work_.flops += flops_per_result_ * static_cast<double>(tensor.numel());
+  });
+  return std::move(work_);
+}
+
+}  // namespace snug::capture

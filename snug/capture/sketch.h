@@ -1,0 +1,21 @@
+// Runs a step on Meta in which nothing is kept for the backward, for the planner: see trace/sketch.h.
+//
+//   trace::Sketch sketch = capture::sketch([&](memory::Tracker& tracker) {
+//     auto model = on_meta([&] { return MyModel(options); });
+//     tracker.adopt(model->parameters(), trace::Category::Parameter);
+//     model->loss(tokens).backward();
+//   });
+#pragma once
+
+#include <functional>
+
+#include "snug/base/export.h"
+#include "snug/memory/tracker.h"
+#include "snug/trace/sketch.h"
+
+namespace snug::capture {
+
+// Regions whose graphs are still there when `run` returns are not in it. Errors as in capture().
+SNUG_API trace::Sketch sketch(const std::function<void(memory::Tracker&)>& run);
+
+}  // namespace snug::capture

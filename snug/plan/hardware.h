@@ -1,0 +1,54 @@
+// What a machine can do: the rates and sizes that plans are made with, by name or from what `snug probe`
+// wrote.
+//
+//   Hardware hardware = load_hardware("h200");             // a preset
+//   Hardware hardware = load_hardware("hardware.json");    // measured
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/base/json.h"
+
+namespace snug::plan {
+
+// Rates are per second, and what programs reach at a model's shapes, not the peaks of data sheets.
+struct Hardware {
+  std::string name;
+  bool is_gpu = false;
+  bool is_estimate = true;          // a preset, not measured on the machine
+  std::uint64_t memory_bytes = 0;   // all that the driver, or the system, reports
+  std::uint64_t outside_bytes = 0;  // of these, taken by CUDA's context and its libraries
+  double matmul_flops_fp32 = 0;     // without TF32, as torch has it by default
+  double matmul_flops_bf16 = 0;
+  double attention_flops = 0;  // forward and backward together; on a GPU at 16 bits
+  double memory_rate = 0;      // bytes read + bytes written by a copy
+  double to_host_rate = 0;     // bytes to pinned memory, one direction at work; 0 on the CPU
+  double to_device_rate = 0;
+  double operation_seconds = 0;  // of every operator, however small
+
+  bool operator==(const Hardware&) const = default;
+};
+
+// A preset's name goes before a file of that name; write ./h200 for the file. Throws Error for what is
+// neither, and for a file that from_json() refuses.
+SNUG_API Hardware load_hardware(const std::string& name_or_path);
+
+SNUG_API Hardware preset(std::string_view name);  // throws Error, which lists the names
+SNUG_API const std::vector<Hardware>& presets();
+SNUG_API std::string preset_names();  // "h200, h100, ...", for messages and help
+
+// from_json() gives back exactly what to_json() was given, if that is valid. It throws Error for a key that
+// is missing or unknown and for a value of the wrong type or out of range; `where` is what errors call the
+// object.
+SNUG_API Json to_json(const Hardware& hardware);
+SNUG_API Hardware from_json(Json object, const std::string& where);
+
+// Throws Error unless a plan can be made with it: positive finite rates (links only on a GPU), more memory
+// than what lies outside, a name.
+SNUG_API void validate(const Hardware& hardware, const std::string& where);
+
+}  // namespace snug::plan

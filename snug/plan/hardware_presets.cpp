@@ -1,0 +1,111 @@
+// Machines by name. Public figures, scaled by the shares of them that were measured on an H200 (torch 2.11).
+#include "snug/base/bytes.h"
+#include "snug/base/error.h"
+#include "snug/plan/hardware.h"
+
+namespace snug::plan {
+namespace {
+
+constexpr double kMatmulShare = 0.73;  // median 725e12 of 989e12 over the matmuls of 1.3B and 7B models, bf16
+constexpr double kMemoryShare = 0.875;  // 4.2e12 of 4.8e12
+// torch's flash attention, causal, heads of 128. It is written for Ampere, where its paper (Dao 2023) reports
+// 50 to 73 %; on an H200 forward and backward together ran at 280e12 of 989e12.
+constexpr double kAttentionShareAmpere = 0.55;
+constexpr double kAttentionShareHopper = 0.28;
+constexpr double kPcie5 = 55e9;          // measured, of 63e9
+constexpr double kPcie4 = 25e9;          // what pinned copies commonly reach of 31.5e9
+constexpr double kLaunchSeconds = 5e-6;  // an eager operator's way through the dispatcher; not measured
+
+constexpr std::uint64_t kOutside = 922_MiB;  // 0.9 GiB, as snug/memory leaves at first
+
+constexpr std::uint64_t gib(double count) {
+  return static_cast<std::uint64_t>(count * static_cast<double>(1_GiB));
+}
+
+struct DataSheet {
+  const char* name;
+  double memory_gib;  // the total that CUDA reports, rounded down: less than what is on the label
+  double bf16;        // dense, sums in fp32
+  double fp32;        // outside the tensor cores
+  double memory_rate;
+  double attention_share;
+  double link;
+};
+
+constexpr DataSheet kDataSheets[] = {
+    // NVIDIA H200 data sheet, SXM: 141 GB, 4.8 TB/s, 989 and 67 TFLOP/s
+    {"h200", 139.7, 989e12, 67e12, 4.8e12, kAttentionShareHopper, kPcie5},
+    // NVIDIA H100 data sheet, SXM: 80 GB, 3.35 TB/s, 989 and 67 TFLOP/s
+    {"h100", 79.1, 989e12, 67e12, 3.35e12, kAttentionShareHopper, kPcie5},
+    // NVIDIA A100 data sheet: 40 GB, 1555 GB/s, 312 and 19.5 TFLOP/s
+    {"a100-40", 39.3, 312e12, 19.5e12, 1.555e12, kAttentionShareAmpere, kPcie4},
+    // NVIDIA A100 data sheet, SXM: 80 GB, 2039 GB/s, 312 and 19.5 TFLOP/s
+    {"a100-80", 79.1, 312e12, 19.5e12, 2.039e12, kAttentionShareAmpere, kPcie4},
+    // NVIDIA Ada whitepaper: 24 GB, 1008 GB/s, 165.2 and 82.6 TFLOP/s
+    {"rtx4090", 23.6, 165.2e12, 82.6e12, 1.008e12, kAttentionShareAmpere, kPcie4},
+    // NVIDIA GA102 whitepaper: 24 GB, 936 GB/s, 71 and 35.6 TFLOP/s
+    {"rtx3090", 23.6, 71e12, 35.6e12, 936e9, kAttentionShareAmpere, kPcie4},
+    // NVIDIA L4 data sheet: 24 GB, 300 GB/s, 242 (half of it without sparsity) and 30.3 TFLOP/s
+    {"l4", 22.0, 121e12, 30.3e12, 300e9, kAttentionShareAmpere, kPcie4},
+};
+
+Hardware from_data_sheet(const DataSheet& sheet) {
+  return {
+      .name = sheet.name,
+      .is_gpu = true,
+      .memory_bytes = gib(sheet.memory_gib),
+      .outside_bytes = kOutside,
+      .matmul_flops_fp32 = kMatmulShare * sheet.fp32,
+      .matmul_flops_bf16 = kMatmulShare * sheet.bf16,
+      .attention_flops = sheet.attention_share * sheet.bf16,
+      .memory_rate = kMemoryShare * sheet.memory_rate,
+      .to_host_rate = sheet.link,
+      .to_device_rate = sheet.link,
+      .operation_seconds = kLaunchSeconds,
+  };
+}
+
+// Two cores with AVX2 and no bf16 instructions: round figures for a first plan, no data sheet.
+Hardware modest_cpu() {
+  return {
+      .name = "cpu",
+      .memory_bytes = 8_GiB,
+      .matmul_flops_fp32 = 60e9,
+      .matmul_flops_bf16 = 30e9,
+      .attention_flops = 30e9,
+      .memory_rate = 8e9,
+      .operation_seconds = kLaunchSeconds,
+  };
+}
+
+std::vector<Hardware> make_presets() {
+  std::vector<Hardware> made;
+  for (const DataSheet& sheet : kDataSheets) made.push_back(from_data_sheet(sheet));
+  made.push_back(modest_cpu());
+  return made;
+}
+
+}  // namespace
+
+const std::vector<Hardware>& presets() {
+  static const std::vector<Hardware> all = make_presets();
+  return all;
+}
+
+Hardware preset(std::string_view name) {
+  for (const Hardware& hardware : presets()) {
+    if (hardware.name == name) return hardware;
+  }
+  fail("no hardware preset ", name, ": expected one of ", preset_names());
+}
+
+std::string preset_names() {
+  std::string names;
+  for (const Hardware& hardware : presets()) {
+    if (!names.empty()) names += ", ";
+    names += hardware.name;
+  }
+  return names;
+}
+
+}  // namespace snug::plan

@@ -1,0 +1,141 @@
+#include "snug/plan/timeline.h"
+
+#include <algorithm>
+
+#include "snug/trace/closure.h"
+
+namespace snug::plan {
+
+namespace {
+
+using trace::ClosureBytes;
+using trace::RegionTape;
+using trace::TapeValue;
+using trace::ValueIndex;
+
+// By value: the first moment at which the forward itself has no use for it.
+std::vector<Moment> ends_of_use(const Sketch& sketch, const Sketch::Call& call) {
+  std::vector<Moment> ends;
+  for (const std::uint32_t block : call.blocks)
+    ends.push_back(block == Sketch::kNoBlock ? 0 : sketch.blocks[block].death);
+  for (std::size_t i = 0; i < call.ends.size(); ++i)
+    for (const auto& write : call.tape.operations[i].writes)
+      ends[write.before] = std::min(ends[write.before], call.ends[i]);
+  return ends;
+}
+
+// By value: the moment until which the tape holds it, 0 if it does not: because autograd saved it, or because
+// it is read when another is re-made. What is to be re-made may still be saved as long as the forward has it.
+std::vector<Moment> held_until(const Sketch& sketch, const Sketch::Call& call, const ClosureBytes& walk) {
+  const RegionTape& tape = call.tape;
+  std::vector<Moment> until(tape.values.size());
+  std::vector<ValueIndex> todo;
+  const auto hold = [&](ValueIndex first, Moment end) {
+    todo.push_back(first);
+    while (!todo.empty()) {
+      const ValueIndex value = todo.back();
+      todo.pop_back();
+      if (until[value] >= end) continue;
+      until[value] = end;
+      if (!walk.is_remade(value)) continue;
+      const auto& producer = tape.operations[tape.values[value].operation];
+      todo.insert(todo.end(), producer.reads.begin(), producer.reads.end());
+      for (const auto& write : producer.writes) todo.push_back(write.before);
+    }
+  };
+  for (std::size_t i = 0; i < tape.saves.size(); ++i) hold(tape.saves[i], call.releases[i]);
+  const std::vector<Moment> ends = ends_of_use(sketch, call);
+  for (ValueIndex value = 0; value < ends.size(); ++value)
+    if (walk.is_remade(value)) hold(value, std::min(ends[value], call.forward_end));
+  return until;
+}
+
+}  // namespace
+
+Timeline::Timeline(const Sketch& sketch) : sketch_(sketch) {
+  for (const Sketch::Block& block : sketch.blocks) deaths_.push_back(block.death);
+  // What autograd saves of a region's inputs is kept whatever the fates.
+  for (const Sketch::Call& call : sketch.calls) {
+    const std::vector<Fate> keep(call.tape.values.size(), Fate::Keep);
+    const std::vector<Moment> until = held_until(sketch, call, ClosureBytes(call.tape, keep));
+    for (std::size_t i = 0; i < until.size(); ++i) {
+      const TapeValue& value = call.tape.values[i];
+      const std::uint32_t block = call.blocks[i];
+      if (value.operation == TapeValue::kOutside && !value.parameter && block != Sketch::kNoBlock)
+        deaths_[block] = std::max(deaths_[block], until[i]);
+    }
+  }
+}
+
+std::vector<Fate> Timeline::allowed(std::size_t call, std::vector<Fate> fates) const {
+  const RegionTape& tape = sketch_.calls[call].tape;
+  for (std::size_t i = 0; i < fates.size(); ++i) {
+    const TapeValue& value = tape.values[i];
+    if (value.fate == Fate::Recompute) fates[i] = Fate::Recompute;  // made by empty(): nothing to keep yet
+    if (value.operation == TapeValue::kOutside || !tape.operations[value.operation].replayable)
+      fates[i] = Fate::Keep;
+  }
+  return fates;
+}
+
+Profile Timeline::profile(std::size_t number, std::span<const Fate> fates) const {
+  const Sketch::Call& call = sketch_.calls[number];
+  ClosureBytes walk(call.tape, fates);
+  Profile profile;
+
+  const std::vector<Moment> until = held_until(sketch_, call, walk);
+  for (ValueIndex value = 0; value < until.size(); ++value) {
+    const std::uint32_t block = call.blocks[value];
+    if (walk.is_remade(value) || call.tape.values[value].parameter || block == Sketch::kNoBlock) continue;
+    if (until[value] > deaths_[block]) profile.kept.push_back({block, until[value]});
+  }
+
+  for (std::size_t n = 0; n < call.nodes.size(); ++n) {
+    for (std::size_t k = 0; k < call.nodes[n].unpacks.size(); ++k) {
+      const Moment moment = call.nodes[n].unpacks[k];
+      const std::uint64_t before = walk.live_bytes();
+      walk.take_peak();
+      walk.unpack(call.tape.unpacks[n][k]);
+      profile.spikes.push_back({moment, walk.take_peak()});
+      profile.remade.push_back({moment + 1, static_cast<std::int64_t>(walk.live_bytes() - before)});
+    }
+    const std::uint64_t before = walk.live_bytes();
+    walk.end_node();
+    profile.remade.push_back({call.nodes[n].end, static_cast<std::int64_t>(walk.live_bytes() - before)});
+  }
+  profile.operations = walk.operations();
+  return profile;
+}
+
+std::vector<std::uint64_t> Timeline::live(std::span<const Profile> profiles) const {
+  std::vector<Moment> deaths = deaths_;
+  for (const Profile& profile : profiles)
+    for (const auto& kept : profile.kept) deaths[kept.block] = std::max(deaths[kept.block], kept.until);
+  std::vector<std::int64_t> bytes(sketch_.moments + 1);  // changes, then sums
+  const auto change = [&](Moment at, std::int64_t by) { bytes[std::min(at, sketch_.moments)] += by; };
+  for (std::size_t i = 0; i < deaths.size(); ++i) {
+    const Sketch::Block& block = sketch_.blocks[i];
+    change(block.birth, static_cast<std::int64_t>(block.bytes));
+    change(deaths[i], -static_cast<std::int64_t>(block.bytes));
+  }
+  std::vector<std::int64_t> remade(sketch_.moments + 1);
+  for (const Profile& profile : profiles)
+    for (const auto& [at, by] : profile.remade) remade[std::min(at, sketch_.moments)] += by;
+  for (std::size_t i = 1; i < bytes.size(); ++i) {
+    bytes[i] += bytes[i - 1];
+    remade[i] += remade[i - 1];
+  }
+  for (const Profile& profile : profiles)  // higher than the level before: the level's own moments follow
+    for (const auto& [at, peak] : profile.spikes)
+      remade[at] = std::max(remade[at], static_cast<std::int64_t>(peak));
+  std::vector<std::uint64_t> live(sketch_.moments);
+  for (std::size_t i = 0; i < live.size(); ++i) live[i] = static_cast<std::uint64_t>(bytes[i] + remade[i]);
+  return live;
+}
+
+std::uint64_t Timeline::peak(std::span<const Profile> profiles) const {
+  const std::vector<std::uint64_t> bytes = live(profiles);
+  return bytes.empty() ? 0 : *std::ranges::max_element(bytes);
+}
+
+}  // namespace snug::plan

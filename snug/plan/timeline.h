@@ -1,0 +1,68 @@
+// The memory of a step, moment by moment, under any choice of fates.
+//
+//   Timeline timeline(sketch);
+//   std::vector<Profile> profiles;                                  // one per call of a region
+//   profiles.push_back(timeline.profile(0, fates));                 // one fate per value of its tape
+//   timeline.peak(profiles);
+//
+// Torch-free, and exact: what it says is what a capture of the step under these fates says.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/trace/fate.h"
+#include "snug/trace/sketch.h"
+
+namespace snug::plan {
+
+using trace::Fate;
+using trace::Moment;
+using trace::Sketch;
+
+// What one call of a region adds to a step that keeps nothing but what regions are given.
+struct Profile {
+  struct Kept {
+    std::uint32_t block;  // in Sketch::blocks
+    Moment until;
+  };
+  struct Change {
+    Moment at;
+    std::int64_t bytes;
+  };
+  struct Spike {
+    Moment at;  // an unpack
+    std::uint64_t bytes;
+  };
+
+  std::vector<Kept> kept;
+  std::vector<Change> remade;             // re-made values that live from this moment on, or no longer
+  std::vector<Spike> spikes;              // the highest of re-made values, while a saved tensor is re-made
+  std::vector<std::uint32_t> operations;  // run again, as numbers in the tape
+};
+
+class SNUG_API Timeline {
+ public:
+  explicit Timeline(const Sketch& sketch);  // which outlives it
+
+  const Sketch& sketch() const { return sketch_; }
+  // Of the values of one call: those whose fate is not free keep theirs, whatever is asked.
+  std::vector<Fate> allowed(std::size_t call, std::vector<Fate> fates) const;
+  Profile profile(std::size_t call, std::span<const Fate> fates) const;
+
+  // Live bytes at every moment.
+  std::vector<std::uint64_t> live(std::span<const Profile> profiles) const;
+  std::uint64_t peak(std::span<const Profile> profiles) const;
+
+  // The first moment without the block if nobody keeps it by choice.
+  Moment death(std::uint32_t block) const { return deaths_[block]; }
+
+ private:
+  const Sketch& sketch_;
+  std::vector<Moment> deaths_;
+};
+
+}  // namespace snug::plan

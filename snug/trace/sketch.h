@@ -1,0 +1,55 @@
+// A step in which nothing was kept for the backward, laid out so that whoever chooses what is kept can say to
+// the byte what the step would then need.
+//
+// Time is counted in moments: every allocation is one, and every time the backward asks for a saved tensor.
+// Memory is highest at a moment; between two, only frees happen.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "snug/trace/category.h"
+#include "snug/trace/region_tape.h"
+#include "snug/trace/work.h"
+
+namespace snug::trace {
+
+using Moment = std::uint32_t;
+
+struct Sketch {
+  static constexpr Moment kNever = ~Moment{0};
+  static constexpr std::uint32_t kNoBlock = ~std::uint32_t{0};
+
+  struct Block {
+    std::uint64_t bytes = 0;
+    Moment birth = 0;
+    Moment death = kNever;  // the first moment without it
+    Category category = Category::Other;
+  };
+
+  // A node of the backward that asks for saved tensors: the unpacks of one entry of tape.unpacks.
+  struct Node {
+    std::vector<Moment> unpacks;
+    Moment end = 0;  // the first moment without what it was given
+  };
+
+  // One call of a region.
+  struct Call {
+    RegionTape tape;                       // recorded with everything to be kept
+    std::vector<std::uint32_t> blocks;     // by value; kNoBlock: not in the account
+    std::vector<std::uint32_t> operators;  // by operation of the tape: its number in Sketch::operators
+    std::vector<Moment> ends;              // by operation: the first moment after it
+    std::vector<Moment> releases;          // by entry of tape.saves: the first moment at which it is gone
+    std::vector<Node> nodes;               // as tape.unpacks
+    Moment forward_begin = 0, forward_end = 0;
+    Moment backward_begin = 0, backward_end = 0;  // equal if there was none
+  };
+
+  Moment moments = 0;
+  std::vector<Block> blocks;
+  std::vector<Call> calls;      // in the order of their forwards
+  std::vector<Work> operators;  // every one that ran
+};
+
+}  // namespace snug::trace

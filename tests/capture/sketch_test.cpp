@@ -1,0 +1,141 @@
+// What the torch-free timeline says of any fates is what a capture of the step under them says, to the byte.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "snug/capture/capture.h"
+#include "snug/capture/sketch.h"
+#include "snug/models/llama.h"
+#include "snug/plan/timeline.h"
+#include "snug/tape/recording.h"
+#include "snug/tape/region.h"
+
+namespace snug::capture {
+namespace {
+
+using plan::Profile;
+using plan::Timeline;
+using trace::Fate;
+using FatesOfCalls = std::vector<std::vector<Fate>>;
+
+using Run = std::function<void(memory::Tracker&)>;
+
+Run llama_steps(const models::LlamaConfig& config, at::ScalarType dtype, int passes) {
+  return [=](memory::Tracker& tracker) {
+    models::Llama model(config, at::TensorOptions(c10::kMeta).dtype(dtype));
+    tracker.adopt(model->parameters(), trace::Category::Parameter);
+    const auto tokens = at::empty({2, 16}, at::TensorOptions(at::kLong).device(c10::kMeta));
+    for (int pass = 0; pass < passes; ++pass) model->loss_sum(tokens, tokens).backward();
+  };
+}
+
+// The fates of a region are those of its first call.
+tape::Fates as_fates(const trace::Sketch& sketch, const FatesOfCalls& fates) {
+  std::map<std::string, std::map<std::pair<std::uint32_t, std::uint32_t>, Fate>, std::less<>> by_region;
+  for (std::size_t call = 0; call < fates.size(); ++call) {
+    const trace::RegionTape& tape = sketch.calls[call].tape;
+    for (std::size_t i = 0; i < tape.values.size(); ++i)
+      by_region[tape.region].try_emplace({tape.values[i].operation, tape.values[i].output}, fates[call][i]);
+  }
+  return tape::Fates([by_region](const tape::ValueInfo& value) {
+    return by_region.find(value.outermost)->second.at({value.ordinal, value.output});
+  });
+}
+
+std::uint64_t captured_peak(const Run& run, const tape::Fates& fates) {
+  return capture(c10::kMeta,
+                 [&](memory::Tracker& tracker) {
+                   tape::Recording recording(fates);
+                   run(tracker);
+                 })
+      .peak.total;
+}
+
+FatesOfCalls random_fates(const Timeline& timeline, std::mt19937& random) {
+  const trace::Sketch& sketch = timeline.sketch();
+  const double share = std::uniform_real_distribution<double>(0, 1)(random);
+  std::map<std::string, std::vector<Fate>> by_region;
+  FatesOfCalls fates;
+  for (std::size_t call = 0; call < sketch.calls.size(); ++call) {
+    auto& drawn = by_region[sketch.calls[call].tape.region];
+    if (drawn.empty())
+      for (std::size_t i = 0; i < sketch.calls[call].tape.values.size(); ++i)
+        drawn.push_back(std::bernoulli_distribution(share)(random) ? Fate::Recompute : Fate::Keep);
+    fates.push_back(timeline.allowed(call, drawn));
+  }
+  return fates;
+}
+
+std::uint64_t simulated_peak(const Timeline& timeline, const FatesOfCalls& fates) {
+  std::vector<Profile> profiles;
+  for (std::size_t call = 0; call < fates.size(); ++call)
+    profiles.push_back(timeline.profile(call, fates[call]));
+  return timeline.peak(profiles);
+}
+
+void expect_exact(const Run& run, int assignments, unsigned seed) {
+  const trace::Sketch sketched = sketch(run);
+  const Timeline timeline(sketched);
+  std::mt19937 random(seed);
+  for (int i = 0; i < assignments; ++i) {
+    FatesOfCalls fates = random_fates(timeline, random);
+    if (i < 2)
+      for (std::size_t call = 0; call < fates.size(); ++call)
+        fates[call] = timeline.allowed(
+            call, std::vector<Fate>(fates[call].size(), i == 0 ? Fate::Keep : Fate::Recompute));
+    ASSERT_EQ(simulated_peak(timeline, fates), captured_peak(run, as_fates(sketched, fates)))
+        << "assignment " << i << ", seed " << seed;
+  }
+}
+
+TEST(SketchedStep, LlamaWithRandomFatesIsExact) {
+  const models::LlamaConfig config{.vocab_size = 128,
+                                   .hidden_size = 64,
+                                   .intermediate_size = 176,
+                                   .num_layers = 3,
+                                   .num_heads = 4,
+                                   .num_kv_heads = 2,
+                                   .head_dim = 16,
+                                   .max_positions = 64};
+  for (const auto dtype : {at::kFloat, at::kBFloat16})
+    for (const int passes : {1, 2}) expect_exact(llama_steps(config, dtype, passes), 60, 7);
+}
+
+Run network(const std::function<at::Tensor(const at::Tensor&)>& forward, at::IntArrayRef sizes) {
+  return [=, sizes = sizes.vec()](memory::Tracker&) {
+    forward(at::empty(sizes, at::TensorOptions(c10::kMeta))).sum().backward();
+  };
+}
+
+TEST(SketchedStep, ConvolutionsAndWritesInPlaceAreExact) {
+  const auto options = at::TensorOptions(c10::kMeta).requires_grad(true);
+  const at::Tensor first = at::empty({8, 3, 3, 3}, options), second = at::empty({8, 8, 3, 3}, options);
+  const auto forward = [=](const at::Tensor& input) {
+    const at::Tensor half = region("first", [&] {
+      const at::Tensor x = at::conv2d(input.clone().mul_(2), first, {}, 1, 1).relu_();
+      return at::conv2d(x, second, {}, 1, 1);
+    });
+    return region("second", [&] { return (at::relu(half) * 2).add_(1).sigmoid() * half; });
+  };
+  expect_exact(network(forward, {4, 3, 10, 10}), 100, 3);
+}
+
+TEST(SketchedStep, SharedWeightsViewsAndDropoutAreExact) {
+  const at::Tensor weight = at::empty({24, 24}, c10::kMeta).requires_grad_();
+  const auto forward = [weight](const at::Tensor& input) {
+    at::Tensor x = input;
+    for (const char* name : {"one", "two", "three"})
+      x = region(name, [&] {
+        const at::Tensor h = at::dropout(at::gelu(at::linear(x, weight)), 0.1, /*train=*/true);
+        const auto parts = h.chunk(3, -1);
+        return at::cat({parts[2].tanh(), parts[0] * parts[1], parts[1].softmax(-1)}, -1) + x;
+      });
+    return x;
+  };
+  expect_exact(network(forward, {6, 5, 24}), 100, 5);
+}
+
+}  // namespace
+}  // namespace snug::capture
