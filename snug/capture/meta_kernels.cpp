@@ -112,7 +112,11 @@ at::MemoryFormat convolution_format(const at::Tensor& input, const at::Tensor& w
 at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor&,
                        c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
                        bool transposed, c10::SymIntArrayRef output_padding, c10::SymInt groups) {
-  auto ints = [](c10::SymIntArrayRef list) { return C10_AS_INTARRAYREF_SLOW(list); };
+  const auto dimensions = static_cast<std::size_t>(input.dim() - 2);
+  auto ints = [&](c10::SymIntArrayRef list) {  // one number stands for every dimension
+    const auto given = C10_AS_INTARRAYREF_SLOW(list);
+    return given.size() == 1 ? at::DimVector(dimensions, given[0]) : at::DimVector(given);
+  };
   auto sizes = transposed ? at::native::conv_input_size(input.sizes(), weight.sizes(), ints(padding),
                                                         ints(output_padding), ints(stride), ints(dilation),
                                                         groups.expect_int())

@@ -59,6 +59,7 @@ class Moments final : public trace::EventSink {
   };
   struct Passage {
     Moment forward_begin = 0, forward_end = 0;
+    std::uint32_t first_operator = 0;
     std::vector<Unpack> unpacks;
     std::map<std::size_t, Moment> releases;
   };
@@ -109,8 +110,14 @@ class Moments final : public trace::EventSink {
       unpacking_ = number;
     }
     if (name == "unpacked") unpacking_.reset();
-    if (name == "released") passages[number >> 32].releases[number & 0xffffffff] = sketch.moments;
-    if (name == "region begins") passages[number].forward_begin = sketch.moments;
+    if (name == "released") {
+      passages[number >> 32].releases[number & 0xffffffff] = sketch.moments;
+      sketch.operators_of_passes = static_cast<std::uint32_t>(peaks.size());
+    }
+    if (name == "region begins") {
+      passages[number].forward_begin = sketch.moments;
+      passages[number].first_operator = static_cast<std::uint32_t>(peaks.size());
+    }
     if (name == "region ends") passages[number].forward_end = sketch.moments;
   }
 
@@ -168,6 +175,7 @@ Sketch::Call make_call(trace::RegionTape tape, const Moments& moments, const Mom
                        const Places& places) {
   Sketch::Call call{.tape = std::move(tape),
                     .operators = places.operators,
+                    .first_operator = passage.first_operator,
                     .forward_begin = passage.forward_begin,
                     .forward_end = passage.forward_end};
   for (trace::ValueIndex value = 0; value < call.tape.values.size(); ++value)

@@ -107,10 +107,10 @@ Profile Timeline::profile(std::size_t number, std::span<const Fate> fates) const
   return profile;
 }
 
-std::vector<std::uint64_t> Timeline::live(std::span<const Profile> profiles) const {
+std::vector<std::uint64_t> Timeline::live(std::span<const Profile* const> profiles) const {
   std::vector<Moment> deaths = deaths_;
-  for (const Profile& profile : profiles)
-    for (const auto& kept : profile.kept) deaths[kept.block] = std::max(deaths[kept.block], kept.until);
+  for (const Profile* profile : profiles)
+    for (const auto& kept : profile->kept) deaths[kept.block] = std::max(deaths[kept.block], kept.until);
   std::vector<std::int64_t> bytes(sketch_.moments + 1);  // changes, then sums
   const auto change = [&](Moment at, std::int64_t by) { bytes[std::min(at, sketch_.moments)] += by; };
   for (std::size_t i = 0; i < deaths.size(); ++i) {
@@ -119,21 +119,21 @@ std::vector<std::uint64_t> Timeline::live(std::span<const Profile> profiles) con
     change(deaths[i], -static_cast<std::int64_t>(block.bytes));
   }
   std::vector<std::int64_t> remade(sketch_.moments + 1);
-  for (const Profile& profile : profiles)
-    for (const auto& [at, by] : profile.remade) remade[std::min(at, sketch_.moments)] += by;
+  for (const Profile* profile : profiles)
+    for (const auto& [at, by] : profile->remade) remade[std::min(at, sketch_.moments)] += by;
   for (std::size_t i = 1; i < bytes.size(); ++i) {
     bytes[i] += bytes[i - 1];
     remade[i] += remade[i - 1];
   }
-  for (const Profile& profile : profiles)  // higher than the level before: the level's own moments follow
-    for (const auto& [at, peak] : profile.spikes)
+  for (const Profile* profile : profiles)  // higher than the level before: the level's own moments follow
+    for (const auto& [at, peak] : profile->spikes)
       remade[at] = std::max(remade[at], static_cast<std::int64_t>(peak));
   std::vector<std::uint64_t> live(sketch_.moments);
   for (std::size_t i = 0; i < live.size(); ++i) live[i] = static_cast<std::uint64_t>(bytes[i] + remade[i]);
   return live;
 }
 
-std::uint64_t Timeline::peak(std::span<const Profile> profiles) const {
+std::uint64_t Timeline::peak(std::span<const Profile* const> profiles) const {
   const std::vector<std::uint64_t> bytes = live(profiles);
   return bytes.empty() ? 0 : *std::ranges::max_element(bytes);
 }

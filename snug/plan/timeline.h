@@ -1,9 +1,8 @@
 // The memory of a step, moment by moment, under any choice of fates.
 //
 //   Timeline timeline(sketch);
-//   std::vector<Profile> profiles;                                  // one per call of a region
-//   profiles.push_back(timeline.profile(0, fates));                 // one fate per value of its tape
-//   timeline.peak(profiles);
+//   const Profile first = timeline.profile(0, fates);    // of a region's call; one fate per value of its tape
+//   timeline.peak({&first, &second});
 //
 // Torch-free, and exact: what it says is what a capture of the step under these fates says.
 #pragma once
@@ -54,8 +53,8 @@ class SNUG_API Timeline {
   Profile profile(std::size_t call, std::span<const Fate> fates) const;
 
   // Live bytes at every moment.
-  std::vector<std::uint64_t> live(std::span<const Profile> profiles) const;
-  std::uint64_t peak(std::span<const Profile> profiles) const;
+  std::vector<std::uint64_t> live(std::span<const Profile* const> profiles) const;
+  std::uint64_t peak(std::span<const Profile* const> profiles) const;
 
   // The first moment without the block if nobody keeps it by choice.
   Moment death(std::uint32_t block) const { return deaths_[block]; }

@@ -72,7 +72,9 @@ std::uint64_t simulated_peak(const Timeline& timeline, const FatesOfCalls& fates
   std::vector<Profile> profiles;
   for (std::size_t call = 0; call < fates.size(); ++call)
     profiles.push_back(timeline.profile(call, fates[call]));
-  return timeline.peak(profiles);
+  std::vector<const Profile*> all;
+  for (const Profile& profile : profiles) all.push_back(&profile);
+  return timeline.peak(all);
 }
 
 void expect_exact(const Run& run, int assignments, unsigned seed) {
@@ -110,8 +112,8 @@ Run network(const std::function<at::Tensor(const at::Tensor&)>& forward, at::Int
 }
 
 TEST(SketchedStep, ConvolutionsAndWritesInPlaceAreExact) {
-  const auto options = at::TensorOptions(c10::kMeta).requires_grad(true);
-  const at::Tensor first = at::empty({8, 3, 3, 3}, options), second = at::empty({8, 8, 3, 3}, options);
+  const at::Tensor first = at::empty({8, 3, 3, 3}, c10::kMeta).requires_grad_();
+  const at::Tensor second = at::empty({8, 8, 3, 3}, c10::kMeta).requires_grad_();
   const auto forward = [=](const at::Tensor& input) {
     const at::Tensor half = region("first", [&] {
       const at::Tensor x = at::conv2d(input.clone().mul_(2), first, {}, 1, 1).relu_();

@@ -1,0 +1,194 @@
+#include "snug/plan/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "snug/base/output_file.h"
+
+namespace snug::plan {
+
+namespace {
+
+constexpr std::int64_t kVersion = 1;
+
+std::string text(const ValueName& value) {
+  return fmt::format("{}.{} {}", value.operation, value.output, value.name);
+}
+
+// "4.0 aten::mul.Tensor"
+ValueName parse_value(const Json& entry, const std::string& where) {
+  check(entry.is_string(), where, ": \"recompute\" must list texts such as \"4.0 aten::mul.Tensor\", got ",
+        entry.dump());
+  const auto written = entry.get<std::string>();
+  ValueName value;
+  const char* const end = written.data() + written.size();
+  const auto [point, bad_operation] = std::from_chars(written.data(), end, value.operation);
+  bool is_good = bad_operation == std::errc() && point != end && *point == '.';
+  if (is_good) {
+    const auto [space, bad_output] = std::from_chars(point + 1, end, value.output);
+    is_good = bad_output == std::errc() && space != end && *space == ' ' && space + 1 != end;
+    if (is_good) value.name.assign(space + 1, end);
+  }
+  check(is_good, where, ": expected a value such as \"4.0 aten::mul.Tensor\", got \"", written, "\"");
+  return value;
+}
+
+std::uint64_t parse_structure(const std::string& written, const std::string& where) {
+  std::uint64_t structure = 0;
+  const char* const end = written.data() + written.size();
+  const auto [stop, bad] = std::from_chars(written.data(), end, structure, 16);
+  check(bad == std::errc() && stop == end && written.size() == 16, where,
+        ": \"structure\" must be 16 hexadecimal digits, got \"", written, "\"");
+  return structure;
+}
+
+std::uint64_t bytes(const JsonReader& reader, const std::string& key, const std::string& where) {
+  const auto value = reader.required<std::int64_t>(key);
+  check(value >= 0, where, ": \"", key, "\" must be at least 0, got ", value);
+  return static_cast<std::uint64_t>(value);
+}
+
+double seconds(const JsonReader& reader, const std::string& key, const std::string& where) {
+  const auto value = reader.required<double>(key);
+  check(std::isfinite(value) && value >= 0, where, ": \"", key, "\" must be at least 0, got ", value);
+  return value;
+}
+
+std::int64_t count(const JsonReader& reader, const std::string& key, const std::string& where) {
+  const auto value = reader.required<std::int64_t>(key);
+  check(value >= 1, where, ": \"", key, "\" must be at least 1, got ", value);
+  return value;
+}
+
+Json array(const JsonReader& reader, const std::string& key, const std::string& where) {
+  Json value = reader.required<Json>(key);
+  check(value.is_array(), where, ": \"", key, "\" must be a list, got ", value.dump());
+  return value;
+}
+
+Json to_json(const Amount& amount) {
+  return {{"peak_bytes", amount.peak_bytes}, {"step_seconds", amount.step_seconds}};
+}
+
+Amount amount_from_json(Json object, const std::string& where) {
+  const JsonReader reader(std::move(object), where);
+  const Amount amount{bytes(reader, "peak_bytes", where), seconds(reader, "step_seconds", where)};
+  reader.refuse_unread();
+  return amount;
+}
+
+Lever lever_from_json(Json object, const std::string& where) {
+  const JsonReader reader(std::move(object), where);
+  Lever lever{.name = reader.required<std::string>("name"),
+              .saved_bytes = bytes(reader, "saved_bytes", where),
+              .cost_seconds = seconds(reader, "cost_seconds", where)};
+  reader.refuse_unread();
+  return lever;
+}
+
+// Regions that do the same stand together.
+Json to_json(const std::vector<RegionPlan>& regions) {
+  Json groups = Json::array();
+  std::vector<const RegionPlan*> first;
+  for (const RegionPlan& region : regions) {
+    const auto same = std::ranges::find_if(first, [&](const RegionPlan* other) {
+      return other->structure == region.structure && other->bytes == region.bytes &&
+             other->recompute == region.recompute;
+    });
+    if (same != first.end()) {
+      groups[static_cast<std::size_t>(same - first.begin())]["regions"].push_back(region.region);
+      continue;
+    }
+    first.push_back(&region);
+    Json recompute = Json::array();
+    for (const ValueName& value : region.recompute) recompute.push_back(text(value));
+    groups.push_back({{"regions", Json::array({region.region})},
+                      {"structure", fmt::format("{:016x}", region.structure)},
+                      {"bytes", region.bytes},
+                      {"recompute", recompute}});
+  }
+  return groups;
+}
+
+void regions_from_json(Json object, const std::string& where, std::vector<RegionPlan>& regions) {
+  const JsonReader reader(std::move(object), where);
+  RegionPlan region{.structure = parse_structure(reader.required<std::string>("structure"), where),
+                    .bytes = bytes(reader, "bytes", where)};
+  for (const Json& value : array(reader, "recompute", where))
+    region.recompute.push_back(parse_value(value, where));
+  for (const Json& name : array(reader, "regions", where)) {
+    check(name.is_string(), where, ": \"regions\" must list names, got ", name.dump());
+    region.region = name.get<std::string>();
+    check(std::ranges::find(regions, region.region, &RegionPlan::region) == regions.end(), where,
+          ": region \"", region.region, "\" is planned twice");
+    regions.push_back(region);
+  }
+  reader.refuse_unread();
+}
+
+}  // namespace
+
+Json to_json(const Plan& plan) {
+  Json levers = Json::array();
+  for (const Lever& lever : plan.levers)
+    levers.push_back(
+        {{"name", lever.name}, {"saved_bytes", lever.saved_bytes}, {"cost_seconds", lever.cost_seconds}});
+  return {{"version", kVersion},
+          {"step", plan.step},
+          {"budget_bytes", plan.budget_bytes},
+          {"micro_batch", plan.micro_batch},
+          {"accumulation", plan.accumulation},
+          {"plain", to_json(plan.plain)},
+          {"predicted", to_json(plan.predicted)},
+          {"bound_seconds", plan.bound_seconds},
+          {"levers", levers},
+          {"fates", to_json(plan.regions)}};
+}
+
+Plan plan_from_json(Json object, const std::string& where) {
+  const JsonReader reader(std::move(object), where);
+  const auto version = reader.required<std::int64_t>("version");
+  check(version == kVersion, where, ": a plan of version ", version, ", expected ", kVersion);
+  Plan plan{.step = reader.required<Json>("step"),
+            .budget_bytes = bytes(reader, "budget_bytes", where),
+            .micro_batch = count(reader, "micro_batch", where),
+            .accumulation = count(reader, "accumulation", where),
+            .plain = amount_from_json(reader.required<Json>("plain"), where + ": plain"),
+            .predicted = amount_from_json(reader.required<Json>("predicted"), where + ": predicted"),
+            .bound_seconds = seconds(reader, "bound_seconds", where)};
+  check(plan.step.is_object(), where, ": \"step\" must be an object, got ", plan.step.dump());
+  for (Json& lever : array(reader, "levers", where))
+    plan.levers.push_back(lever_from_json(std::move(lever), where + ": levers"));
+  for (Json& group : array(reader, "fates", where))
+    regions_from_json(std::move(group), where + ": fates", plan.regions);
+  reader.refuse_unread();
+  return plan;
+}
+
+Plan load_plan(const std::filesystem::path& path) {
+  return plan_from_json(read_json(path), path.string());
+}
+
+void save_plan(const Plan& plan, const std::filesystem::path& path) {
+  OutputFile file(path);
+  file.write(to_json(plan).dump(1) + "\n");
+  file.close();
+}
+
+void check_matches(const RegionPlan& plan, const trace::RegionTape& tape) {
+  check(plan.structure == tape.structure_hash(), "the plan is for another model: region \"", plan.region,
+        "\" computes something else than the plan says (structure ",
+        fmt::format("{:016x}, planned {:016x}", tape.structure_hash(), plan.structure), ")");
+  for (const ValueName& value : plan.recompute) {
+    const auto found = std::ranges::find_if(tape.values, [&](const trace::TapeValue& other) {
+      return other.operation == value.operation && other.output == value.output;
+    });
+    check(found != tape.values.end() && tape.operations[value.operation].name == value.name,
+          "the plan re-makes value ", text(value), " of region \"", plan.region, "\", which has no such value");
+  }
+}
+
+}  // namespace snug::plan

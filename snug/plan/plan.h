@@ -1,0 +1,72 @@
+// What was decided for a step: which values of which region are re-made, and how the batch is split. Plain
+// data, read and written as JSON; a plan may be saved, compared, edited by hand and applied again.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/base/json.h"
+#include "snug/trace/region_tape.h"
+
+namespace snug::plan {
+
+// Written "4.0 aten::mul.Tensor": the operation's number in its region, the number of its result, its name.
+struct ValueName {
+  std::uint32_t operation = 0;
+  std::uint32_t output = 0;
+  std::string name;
+
+  bool operator==(const ValueName&) const = default;
+};
+
+struct RegionPlan {
+  std::string region;
+  std::uint64_t structure = 0;  // trace::RegionTape::structure_hash()
+  std::uint64_t bytes = 0;      // of all values: larger ones were not planned for
+  std::vector<ValueName> recompute;
+
+  bool operator==(const RegionPlan&) const = default;
+};
+
+struct Amount {
+  std::uint64_t peak_bytes = 0;
+  double step_seconds = 0;
+
+  bool operator==(const Amount&) const = default;
+};
+
+struct Lever {
+  std::string name;  // recompute, micro_batch
+  std::uint64_t saved_bytes = 0;
+  double cost_seconds = 0;
+
+  bool operator==(const Lever&) const = default;
+};
+
+struct Plan {
+  Json step = Json::object();  // what it is for, as its maker says: compared when the plan is applied
+  std::uint64_t budget_bytes = 0;
+  std::int64_t micro_batch = 0;
+  std::int64_t accumulation = 1;
+  Amount plain, predicted;
+  double bound_seconds = 0;  // no plan within the budget is faster
+  std::vector<Lever> levers;
+  std::vector<RegionPlan> regions;
+
+  bool operator==(const Plan&) const = default;
+};
+
+SNUG_API Json to_json(const Plan& plan);
+// Throws Error, naming `where` and the key, for what is missing, unknown, of the wrong type or senseless.
+SNUG_API Plan plan_from_json(Json object, const std::string& where);
+
+SNUG_API Plan load_plan(const std::filesystem::path& path);
+SNUG_API void save_plan(const Plan& plan, const std::filesystem::path& path);
+
+// Throws Error that says which region of the plan is not this one, or which value it does not have.
+SNUG_API void check_matches(const RegionPlan& plan, const trace::RegionTape& tape);
+
+}  // namespace snug::plan

@@ -1,0 +1,132 @@
+#include "snug/plan/planner.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "snug/base/error.h"
+#include "snug/plan/bound.h"
+
+namespace snug::plan {
+
+namespace {
+
+constexpr double kWorthMentioning = 0.01;
+
+// Of all splits together, those that no other beats.
+std::vector<Offer> worth_having(std::vector<Offer> all) {
+  std::ranges::stable_sort(all, [](const Offer& a, const Offer& b) {
+    return std::pair(a.peak_bytes, a.seconds) < std::pair(b.peak_bytes, b.seconds);
+  });
+  std::vector<Offer> offers;
+  for (Offer& offer : all)
+    if (offers.empty() || offer.seconds < offers.back().seconds) offers.push_back(std::move(offer));
+  return offers;
+}
+
+std::uint64_t below(std::uint64_t a, std::uint64_t b) {
+  return a > b ? a - b : 0;
+}
+
+RegionPlan region_plan(const StepModel::Region& region, const Sketch::Call& call,
+                       const std::vector<Fate>& fates) {
+  const trace::RegionTape& tape = call.tape;
+  RegionPlan plan{.region = region.name, .structure = tape.structure_hash()};
+  for (std::size_t i = 0; i < fates.size(); ++i) {
+    const trace::TapeValue& value = tape.values[i];
+    plan.bytes += value.bytes;
+    // What empty() made is re-made whatever the plan says.
+    if (fates[i] == Fate::Recompute && value.fate != Fate::Recompute)
+      plan.recompute.push_back({value.operation, value.output, tape.operations[value.operation].name});
+  }
+  return plan;
+}
+
+}  // namespace
+
+Planner::Planner(std::vector<Split> splits, std::uint64_t outside_bytes)
+    : splits_(std::move(splits)), outside_bytes_(outside_bytes) {
+  check(!splits_.empty(), "nothing to plan: no way to split the batch was given");
+  std::vector<Offer> all;
+  for (std::size_t i = 0; i < splits_.size(); ++i)
+    for (Point& point : search(splits_[i].model->problem()))
+      all.push_back({i, outside_bytes_ + splits_[i].model->peak_bytes(point.chosen), point.seconds,
+                     std::move(point.chosen)});
+  offers_ = worth_having(std::move(all));
+  plain_ = all_kept(0);
+}
+
+Amount Planner::all_kept(std::size_t split) const {
+  const StepModel& model = *splits_[split].model;
+  return {outside_bytes_ + model.peak_bytes(model.all_kept()), model.seconds(model.all_kept())};
+}
+
+double Planner::bound_seconds(std::uint64_t budget_bytes) const {
+  double bound = std::numeric_limits<double>::infinity();
+  for (const Split& split : splits_)
+    bound = std::min(bound, lower_bound(split.model->problem(), below(budget_bytes, outside_bytes_)));
+  return bound;
+}
+
+Decision Planner::decide(std::uint64_t budget_bytes) const {
+  auto taken = std::ranges::upper_bound(offers_, budget_bytes, {}, &Offer::peak_bytes);
+  const bool fits = taken != offers_.begin();
+  if (fits) --taken;
+  Decision decision{.fits = fits,
+                    .budget_bytes = budget_bytes,
+                    .missing_bytes = below(taken->peak_bytes, budget_bytes),
+                    .taken = *taken,
+                    .plain = plain_,
+                    .bound_seconds = bound_seconds(std::max(budget_bytes, taken->peak_bytes)),
+                    .levers = levers(*taken)};
+  for (auto other = taken + 1; other != offers_.end() && !decision.faster; ++other)
+    if (other->seconds <= taken->seconds * (1 - kWorthMentioning)) decision.faster = *other;
+  for (auto other = taken; other != offers_.begin() && !decision.leaner;) {
+    --other;
+    if (static_cast<double>(other->peak_bytes) <=
+        static_cast<double>(taken->peak_bytes) * (1 - kWorthMentioning))
+      decision.leaner = *other;
+  }
+  return decision;
+}
+
+const Offer& Planner::leanest_within(double slowdown) const {
+  for (const Offer& offer : offers_)
+    if (offer.seconds <= plain_.step_seconds * slowdown) return offer;
+  return offers_.back();
+}
+
+// In the order in which they are pulled: the batch is split, then values are re-made.
+std::vector<Lever> Planner::levers(const Offer& taken) const {
+  std::vector<Lever> levers;
+  const auto pull = [&](const char* name, const Amount& before, const Amount& after) {
+    if (after.peak_bytes >= before.peak_bytes) return;
+    levers.push_back({name, before.peak_bytes - after.peak_bytes,
+                      std::max(0.0, after.step_seconds - before.step_seconds)});
+  };
+  const Amount split = all_kept(taken.split);
+  pull("micro_batch", plain_, split);
+  pull("recompute", split, {taken.peak_bytes, taken.seconds});
+  return levers;
+}
+
+Plan Planner::write_down(const Decision& decision, Json step) const {
+  const Offer& taken = decision.taken;
+  const Split& split = splits_[taken.split];
+  Plan plan{.step = std::move(step),
+            .budget_bytes = decision.budget_bytes,
+            .micro_batch = split.micro_batch,
+            .accumulation = split.accumulation,
+            .plain = decision.plain,
+            .predicted = {taken.peak_bytes, taken.seconds},
+            .bound_seconds = decision.bound_seconds,
+            .levers = decision.levers};
+  for (std::size_t i = 0; i < taken.chosen.size(); ++i) {
+    const StepModel::Region& region = split.model->regions()[i];
+    plan.regions.push_back(
+        region_plan(region, split.model->sketch().calls[region.calls[0]], (*region.choices)[taken.chosen[i]]));
+  }
+  return plan;
+}
+
+}  // namespace snug::plan

@@ -1,0 +1,77 @@
+// One number in, a plan out: the fastest way to run a step within a budget, over every way to split its batch
+// and every choice of each region.
+//
+//   Planner planner({{.micro_batch = 8, .accumulation = 1, .model = sketched(8)},
+//                    {.micro_batch = 4, .accumulation = 2, .model = sketched(4)}});
+//   Decision decision = planner.decide(12_GiB);
+//
+// All budgets are answered from one search: more memory never makes a slower plan, and a budget that is too
+// small by n bytes is met with n bytes more.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/plan/plan.h"
+#include "snug/plan/search.h"
+#include "snug/plan/step_model.h"
+
+namespace snug::plan {
+
+// One way to split the batch.
+struct Split {
+  std::int64_t micro_batch = 1;
+  std::int64_t accumulation = 1;
+  std::shared_ptr<const StepModel> model;
+};
+
+// A plan worth having, before it is written down.
+struct Offer {
+  std::size_t split = 0;
+  std::uint64_t peak_bytes = 0;
+  double seconds = 0;
+  std::vector<std::uint32_t> chosen;
+};
+
+struct Decision {
+  bool fits = false;
+  std::uint64_t budget_bytes = 0;
+  std::uint64_t missing_bytes = 0;  // beyond the budget, for `taken`; 0 if it fits
+  Offer taken;                      // the fastest that fits, or the leanest there is
+  Amount plain;
+  double bound_seconds = 0;
+  std::vector<Lever> levers;
+  std::optional<Offer> faster;  // with the least more memory that saves at least 1 % of the time
+  std::optional<Offer> leaner;  // with at least 1 % less memory
+};
+
+class SNUG_API Planner {
+ public:
+  // The first split is the plain step's. `outside_bytes`: what the device needs beside the step.
+  explicit Planner(std::vector<Split> splits, std::uint64_t outside_bytes = 0);
+
+  const std::vector<Offer>& offers() const { return offers_; }  // by rising peak and falling seconds
+  const Split& split(const Offer& offer) const { return splits_[offer.split]; }
+  Amount plain() const { return plain_; }
+  double bound_seconds(std::uint64_t budget_bytes) const;
+
+  Decision decide(std::uint64_t budget_bytes) const;
+  // The leanest whose step is at most so many times as long as the plain one.
+  const Offer& leanest_within(double slowdown) const;
+
+  Plan write_down(const Decision& decision, Json step) const;
+
+ private:
+  Amount all_kept(std::size_t split) const;
+  std::vector<Lever> levers(const Offer& taken) const;
+
+  std::vector<Split> splits_;
+  std::uint64_t outside_bytes_;
+  std::vector<Offer> offers_;
+  Amount plain_;
+};
+
+}  // namespace snug::plan

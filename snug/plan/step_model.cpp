@@ -1,0 +1,232 @@
+#include "snug/plan/step_model.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "snug/base/error.h"
+#include "snug/plan/region_choices.h"
+
+namespace snug::plan {
+
+namespace {
+
+constexpr std::size_t kMostChoices = 24;
+
+struct Window {
+  Moment begin, end;
+  bool holds(Moment moment) const { return begin <= moment && moment < end; }
+};
+
+// Where a call's own memory comes and goes. What lies between two calls counts with the later one.
+struct Windows {
+  Window forward, backward;
+};
+
+Windows windows(const Sketch& sketch, std::span<const std::size_t> pass, std::size_t place) {
+  const Sketch::Call& call = sketch.calls[pass[place]];
+  const bool is_first = place == 0, is_last = place + 1 == pass.size();
+  const Moment forward = is_first ? call.forward_begin : sketch.calls[pass[place - 1]].forward_end;
+  const Moment backward = is_last ? call.forward_end : sketch.calls[pass[place + 1]].backward_end;
+  return {{std::min(forward, call.forward_end), call.forward_end},
+          {std::min(backward, call.backward_begin), std::max(backward, call.backward_end)}};
+}
+
+// The highest of base + what the profile adds, within a window.
+std::uint64_t highest(const Timeline& timeline, const Profile& profile, std::span<const std::uint64_t> base,
+                      Window window) {
+  std::vector<std::int64_t> added(window.end - window.begin + 1);
+  const auto change = [&](Moment at, std::int64_t bytes) {
+    added[std::clamp(at, window.begin, window.end) - window.begin] += bytes;
+  };
+  for (const auto& [block, until] : profile.kept) {
+    const auto bytes = static_cast<std::int64_t>(timeline.sketch().blocks[block].bytes);
+    change(timeline.death(block), bytes);
+    change(until, -bytes);
+  }
+  std::vector<std::int64_t> remade(added.size());
+  for (const auto& [at, bytes] : profile.remade)
+    remade[std::clamp(at, window.begin, window.end) - window.begin] += bytes;
+  std::partial_sum(added.begin(), added.end(), added.begin());
+  std::partial_sum(remade.begin(), remade.end(), remade.begin());
+  for (const auto& [at, bytes] : profile.spikes)
+    if (window.holds(at)) {
+      auto& level = remade[at - window.begin];
+      level = std::max(level, static_cast<std::int64_t>(bytes));
+    }
+  std::uint64_t most = 0;
+  for (Moment moment = window.begin; moment < window.end; ++moment) {
+    const std::int64_t extra = added[moment - window.begin] + remade[moment - window.begin];
+    most = std::max(most, base[moment] + static_cast<std::uint64_t>(std::max<std::int64_t>(extra, 0)));
+  }
+  return most;
+}
+
+bool is_dominated(const Choice& a, const Choice& b) {
+  return b.kept_bytes <= a.kept_bytes && b.forward_bytes <= a.forward_bytes &&
+         b.backward_bytes <= a.backward_bytes && b.backward_seconds <= a.backward_seconds;
+}
+
+// Those that none of the others beats, the first and the leanest always among them, by rising seconds.
+std::vector<std::size_t> worth_having(const std::vector<Choice>& choices) {
+  std::vector<std::size_t> kept;
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    bool beaten = false;
+    for (std::size_t k = 0; k < choices.size() && !beaten; ++k)
+      beaten = k != i && is_dominated(choices[i], choices[k]) &&
+               !(is_dominated(choices[k], choices[i]) && i < k);
+    if (i == 0 || !beaten) kept.push_back(i);
+  }
+  std::ranges::stable_sort(kept, {}, [&](std::size_t i) { return choices[i].backward_seconds; });
+  return kept;
+}
+
+// Too many: those whose neighbours come closest to them go first.
+void thin(std::vector<std::size_t>& kept, const std::vector<Choice>& choices) {
+  while (kept.size() > kMostChoices) {
+    std::size_t least = 1;
+    double least_gap = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 1; i + 1 < kept.size(); ++i) {
+      const Choice &before = choices[kept[i - 1]], &after = choices[kept[i + 1]];
+      const double gap = after.backward_seconds - before.backward_seconds;
+      if (gap < least_gap) std::tie(least, least_gap) = std::pair(i, gap);
+    }
+    kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(least));
+  }
+}
+
+}  // namespace
+
+StepModel::StepModel(Sketch sketch, double passes, const Cost& cost)
+    : sketch_(std::make_unique<const Sketch>(std::move(sketch))), timeline_(*sketch_) {
+  for (const trace::Work& work : sketch_->operators)
+    operator_seconds_.push_back(work.name.empty() ? 0 : cost(work));
+  find_regions();
+  find_choices();
+  build_problem();
+  share_seconds(passes);
+}
+
+// A pass is over when its last backward is; the next call is of another.
+void StepModel::find_regions() {
+  const std::size_t count = sketch_->calls.size();
+  check(count > 0, "a step to plan needs regions: name the parts of the forward with snug::region()");
+  const Moment end = sketch_->calls[0].backward_end;
+  const auto in_first = static_cast<std::size_t>(
+      std::ranges::count_if(sketch_->calls, [&](const auto& call) { return call.forward_begin < end; }));
+  check(in_first > 0 && count % in_first == 0, "the passes of a step must run the same regions: ", count,
+        " calls, ", in_first, " of them before the first backward ended");
+  const std::size_t passes = count / in_first;
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < in_first; ++i) {
+    Region region{.name = sketch_->calls[i].tape.region};
+    check(names.insert(region.name).second, "region \"", region.name,
+          "\" runs more than once in a forward: give each call a name of its own");
+    for (std::size_t pass = 0; pass < passes; ++pass) {
+      region.calls.push_back(pass * in_first + i);
+      const auto& other = sketch_->calls[region.calls.back()].tape;
+      check(other.region == region.name && other.structure_hash() == sketch_->calls[i].tape.structure_hash(),
+            "region \"", region.name, "\" is not the same in every pass of the step");
+    }
+    regions_.push_back(std::move(region));
+  }
+}
+
+std::vector<double> StepModel::seconds_of(const Sketch::Call& call) const {
+  std::vector<double> seconds;
+  for (const std::uint32_t number : call.operators) seconds.push_back(operator_seconds_[number]);
+  return seconds;
+}
+
+// Regions of one kind share their choices.
+void StepModel::find_choices() {
+  const std::vector<std::uint64_t> base = timeline_.live({});
+  std::vector<std::size_t> kinds;
+  for (std::size_t i = 0; i < regions_.size(); ++i) {
+    const Sketch::Call& call = sketch_->calls[regions_[i].calls[0]];
+    const std::vector<double> seconds = seconds_of(call);
+    const auto same = std::ranges::find_if(kinds, [&](std::size_t kind) {
+      const Sketch::Call& other = sketch_->calls[regions_[kind].calls[0]];
+      return other.tape.operations == call.tape.operations && other.tape.values == call.tape.values &&
+             other.tape.saves == call.tape.saves && other.tape.unpacks == call.tape.unpacks &&
+             seconds_of(other) == seconds;
+    });
+    if (same != kinds.end()) {
+      regions_[i].choices = regions_[*same].choices;
+      continue;
+    }
+    auto all = region_choices(timeline_, regions_[i].calls[0], seconds);
+    std::vector<Choice> measured;
+    for (const auto& fates : all) measured.push_back(measure(i, fates, base));
+    std::vector<std::size_t> kept = worth_having(measured);
+    thin(kept, measured);
+    std::vector<std::vector<Fate>> choices;
+    for (const std::size_t number : kept) choices.push_back(std::move(all[number]));
+    regions_[i].choices = std::make_shared<const std::vector<std::vector<Fate>>>(std::move(choices));
+    kinds.push_back(i);
+  }
+}
+
+Choice StepModel::measure(std::size_t number, const std::vector<Fate>& fates,
+                          std::span<const std::uint64_t> base) const {
+  const Region& region = regions_[number];
+  Choice choice;
+  for (std::size_t pass = 0; pass < region.calls.size(); ++pass) {
+    const std::size_t call = region.calls[pass];
+    const Profile profile = timeline_.profile(call, fates);
+    std::vector<std::size_t> calls;
+    for (const Region& other : regions_) calls.push_back(other.calls[pass]);
+    const auto [forward, backward] = windows(*sketch_, calls, number);
+    choice.forward_bytes = std::max(choice.forward_bytes, highest(timeline_, profile, base, forward));
+    choice.backward_bytes = std::max(choice.backward_bytes, highest(timeline_, profile, base, backward));
+    if (pass > 0) continue;
+    for (const auto& [block, until] : profile.kept)
+      if (timeline_.death(block) <= sketch_->calls[call].backward_begin && until > sketch_->calls[call].forward_end)
+        choice.kept_bytes += sketch_->blocks[block].bytes;
+    for (const std::uint32_t operation : profile.operations)
+      choice.backward_seconds += operator_seconds_[sketch_->calls[call].operators[operation]];
+  }
+  return choice;
+}
+
+void StepModel::build_problem() {
+  const std::vector<std::uint64_t> base = timeline_.live({});
+  std::vector<bool> in_a_window(base.size());
+  for (std::size_t pass = 0; pass < sketched_passes(); ++pass) {
+    const Sketch::Call& first = sketch_->calls[regions_.front().calls[pass]];
+    for (Moment moment = first.forward_begin; moment < std::min<Moment>(first.backward_end, base.size()); ++moment)
+      in_a_window[moment] = true;
+  }
+  for (std::size_t i = 0; i < base.size(); ++i)
+    if (!in_a_window[i]) problem_.floor_bytes = std::max(problem_.floor_bytes, base[i]);
+  for (std::size_t i = 0; i < regions_.size(); ++i) {
+    auto choices = std::make_shared<Choices>();
+    for (const auto& fates : *regions_[i].choices) choices->push_back(measure(i, fates, base));
+    problem_.regions.push_back(std::move(choices));
+  }
+  profiles_.resize(sketch_->calls.size());
+  for (const Region& region : regions_)
+    for (const std::size_t call : region.calls)
+      for (const auto& fates : *region.choices) profiles_[call].push_back(timeline_.profile(call, fates));
+}
+
+// Passes repeat, what comes after the last backward does not.
+void StepModel::share_seconds(double passes) {
+  const auto begin = operator_seconds_.begin();
+  const auto first = begin + sketch_->calls.front().first_operator, last = begin + sketch_->operators_of_passes;
+  const double one_pass = std::accumulate(first, last, 0.0) / static_cast<double>(sketched_passes());
+  const double optimizer = std::accumulate(last, operator_seconds_.end(), 0.0);
+  problem_.passes = passes;
+  problem_.fixed_seconds = optimizer + passes * one_pass;
+}
+
+std::uint64_t StepModel::peak_bytes(std::span<const std::uint32_t> chosen) const {
+  std::vector<const Profile*> profiles;
+  for (std::size_t i = 0; i < regions_.size(); ++i)
+    for (const std::size_t call : regions_[i].calls) profiles.push_back(&profiles_[call][chosen[i]]);
+  return timeline_.peak(profiles);
+}
+
+}  // namespace snug::plan

@@ -1,0 +1,60 @@
+// All that the planner knows of a step at one micro-batch: which choices its regions have, and what any choice
+// of them needs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/plan/problem.h"
+#include "snug/plan/timeline.h"
+#include "snug/trace/sketch.h"
+
+namespace snug::plan {
+
+using Cost = std::function<double(const trace::Work&)>;  // seconds
+
+
+class SNUG_API StepModel {
+ public:
+  // The sketch holds one or more passes, forward and backward, through the same regions; the step has `passes`.
+  StepModel(Sketch sketch, double passes, const Cost& cost);
+
+  struct Region {
+    std::string name;
+    std::vector<std::size_t> calls;                                       // in the sketch, one per pass
+    std::shared_ptr<const std::vector<std::vector<Fate>>> choices;  // by value of the tape
+  };
+
+  const Sketch& sketch() const { return *sketch_; }
+  const std::vector<Region>& regions() const { return regions_; }
+  const Problem& problem() const { return problem_; }
+  std::vector<std::uint32_t> all_kept() const { return std::vector<std::uint32_t>(regions_.size()); }
+
+  // Moment by moment: what a step under these choices needs, to the byte.
+  std::uint64_t peak_bytes(std::span<const std::uint32_t> chosen) const;
+  double seconds(std::span<const std::uint32_t> chosen) const { return evaluate(problem_, chosen).seconds; }
+
+ private:
+  void find_regions();
+  void find_choices();
+  void build_problem();
+  void share_seconds(double passes);
+  std::size_t sketched_passes() const { return regions_.front().calls.size(); }
+  Choice measure(std::size_t region, const std::vector<Fate>& fates,
+                 std::span<const std::uint64_t> base) const;
+  std::vector<double> seconds_of(const Sketch::Call& call) const;
+
+  std::unique_ptr<const Sketch> sketch_;
+  Timeline timeline_;
+  std::vector<double> operator_seconds_;
+  std::vector<Region> regions_;
+  Problem problem_;
+  std::vector<std::vector<Profile>> profiles_;  // by call, by choice
+};
+
+}  // namespace snug::plan
