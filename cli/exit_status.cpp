@@ -49,6 +49,8 @@ int exit_status(const std::function<void()>& run) {
   try {
     run();
     return kDone;
+  } catch (const AnswerIsNo& answer) {
+    return say(kNo, answer.what());
   } catch (const RunError& error) {
     return say(kRunFailed, one_line(error.what()));
   } catch (const Error& error) {

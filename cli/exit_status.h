@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <stdexcept>
 
 namespace CLI {
 class App;
@@ -12,6 +13,12 @@ namespace snug::cli {
 
 // The contract of every verb. 1 is for answers that are no: does not fit, gradients differ.
 enum ExitStatus : int { kDone = 0, kNo = 1, kBadInput = 2, kRunFailed = 3 };
+
+// Thrown where the answer is no; the text says why.
+class AnswerIsNo : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 // Runs and turns what it throws into a message on standard error and a status.
 int exit_status(const std::function<void()>& run);

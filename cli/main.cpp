@@ -13,7 +13,7 @@
 namespace snug::cli {
 namespace {
 
-constexpr auto kVerbs = "estimate, train, profile or report";
+constexpr auto kVerbs = "estimate, plan, train, profile or report";
 
 void check_verb(const CLI::App& app, const std::string& first) {
   const auto named = app.get_subcommands([&](const CLI::App* verb) { return verb->get_name() == first; });
@@ -28,6 +28,7 @@ void run(int argc, char** argv) {
   app.get_formatter()->label("SUBCOMMAND", "VERB");
   app.footer("'snug VERB --help' shows the options of a verb, and examples.");
   add_estimate(app);
+  add_plan(app);
   add_train(app);
   add_profile(app);
   add_report(app);

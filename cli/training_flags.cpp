@@ -141,7 +141,7 @@ void add_training_flags(CLI::App& verb, TrainingFlags& flags) {
   add_optimizer_flags(verb, flags);
 }
 
-train::TrainConfig training_config(const TrainingFlags& flags) {
+train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_exist) {
   train::TrainConfig config;
   config.optimizer = optimizer_config(flags);
   config.batch_size = flags.batch_size;
@@ -149,7 +149,7 @@ train::TrainConfig training_config(const TrainingFlags& flags) {
   config.steps = flags.steps;
   config.seed = flags.seed;
   config.shuffle_seed = flags.shuffle;
-  config.device = parse_device(flags.device, /*must_exist=*/true);
+  config.device = parse_device(flags.device, device_must_exist);
   config.precision = flags.precision.value_or(default_precision(config.device));
   config.recompute = flags.recompute;
   config.model_name = flags.model;

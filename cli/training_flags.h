@@ -34,7 +34,7 @@ struct TrainingFlags {
 void add_training_flags(CLI::App& verb, TrainingFlags& flags);
 
 // Throws Error for what contradicts itself or has no use.
-train::TrainConfig training_config(const TrainingFlags& flags);
+train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_exist = true);
 
 // bf16 on a GPU, fp32 on the CPU.
 train::Precision default_precision(c10::Device device);

@@ -6,6 +6,7 @@
 namespace snug::cli {
 
 void add_estimate(CLI::App& snug);
+void add_plan(CLI::App& snug);
 void add_train(CLI::App& snug);
 void add_profile(CLI::App& snug);
 void add_report(CLI::App& snug);

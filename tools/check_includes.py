@@ -21,7 +21,8 @@ ALLOWED = {
     "nn": "base hooks ops",
     "models": "base ops nn io",
     "optim": "base hooks ops",
-    "train": "base trace plan report hooks memory tape capture ops nn models io optim",
+    "session": "base trace plan report hooks memory tape capture ops optim",
+    "train": "base trace plan report hooks memory tape capture ops nn models io optim session",
 }
 TORCH_FREE = {"base", "trace", "plan", "report"}
 TORCH = re.compile(r'#include [<"](torch|ATen|c10|caffe2|cuda)')

@@ -25,7 +25,7 @@ struct ValueName {
 struct RegionPlan {
   std::string region;
   std::uint64_t structure = 0;  // trace::RegionTape::structure_hash()
-  std::uint64_t bytes = 0;      // of all values: larger ones were not planned for
+  std::uint64_t bytes = 0;      // of all that the region makes: more was not planned for
   std::vector<ValueName> recompute;
 
   bool operator==(const RegionPlan&) const = default;

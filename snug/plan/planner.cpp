@@ -34,9 +34,10 @@ RegionPlan region_plan(const StepModel::Region& region, const Sketch::Call& call
   RegionPlan plan{.region = region.name, .structure = tape.structure_hash()};
   for (std::size_t i = 0; i < fates.size(); ++i) {
     const trace::TapeValue& value = tape.values[i];
+    // What came into the region has no fate, and what empty() made is re-made whatever the plan says.
+    if (value.operation == trace::TapeValue::kOutside || value.fate == Fate::Recompute) continue;
     plan.bytes += value.bytes;
-    // What empty() made is re-made whatever the plan says.
-    if (fates[i] == Fate::Recompute && value.fate != Fate::Recompute)
+    if (fates[i] == Fate::Recompute)
       plan.recompute.push_back({value.operation, value.output, tape.operations[value.operation].name});
   }
   return plan;

@@ -14,6 +14,7 @@
 #include "snug/base/json.h"
 #include "snug/models/config.h"
 #include "snug/optim/schedule.h"
+#include "snug/plan/plan.h"
 
 namespace snug::train {
 
@@ -59,6 +60,7 @@ struct TrainConfig {
   Recompute recompute = Recompute::None;
   OptimizerConfig optimizer;
   std::optional<std::uint64_t> budget_bytes;
+  std::optional<plan::Plan> plan;  // its fates go before `recompute`
   bool allow_nan = false;  // else a loss or gradient norm that is not finite ends the run
 
   std::int64_t accumulation() const { return batch_size / micro_batch; }

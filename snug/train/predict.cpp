@@ -17,7 +17,7 @@ capture::Captured predict(const TrainConfig& config, std::int64_t steps) {
     // the steps.
     setup_peak = tracker.peak();
     tracker.reset_peak();
-    const auto recording = make_recording(shape.recompute);
+    const auto recording = make_recording(shape);
     const auto options = at::TensorOptions(at::kLong).device(c10::kMeta);
     for (std::int64_t step = 0; step < steps; ++step) {
       io::Batch batch;

@@ -7,6 +7,7 @@
 #include "snug/optim/adamw.h"
 #include "snug/optim/clip.h"
 #include "snug/optim/sgd.h"
+#include "snug/session/planned_fates.h"
 
 namespace snug::train {
 
@@ -15,6 +16,15 @@ using trace::Category;
 namespace {
 
 constexpr std::int64_t kIgnoredTarget = -100;
+
+// Blocks only: the backward begins with the head, so its values are needed at once.
+tape::Fates fates_by_hand(Recompute recompute) {
+  return tape::Fates([recompute](const tape::ValueInfo& value) {
+    if (recompute == Recompute::None || !value.region.starts_with("layers.")) return trace::Fate::Keep;
+    const bool is_kept = recompute == Recompute::Cheap && tape::is_expensive(value.operation);
+    return is_kept ? trace::Fate::Keep : trace::Fate::Recompute;
+  });
+}
 
 models::Llama make_model(const TrainConfig& config, c10::Device device, memory::Tracker& tracker) {
   auto claim = tracker.claim(Category::Parameter);
@@ -45,16 +55,12 @@ TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, memo
   optimizer = make_optimizer(model->parameters(), config.optimizer);
 }
 
-std::unique_ptr<tape::Recording> make_recording(Recompute recompute, bool describe) {
-  if (recompute == Recompute::None && !describe) return nullptr;
-  // Blocks only: the backward begins with the head, so its values are needed at once.
-  tape::Fates fates([recompute](const tape::ValueInfo& value) {
-    if (recompute == Recompute::None || !value.region.starts_with("layers.")) return trace::Fate::Keep;
-    const bool is_kept = recompute == Recompute::Cheap && tape::is_expensive(value.operation);
-    return is_kept ? trace::Fate::Keep : trace::Fate::Recompute;
-  });
+std::unique_ptr<tape::Recording> make_recording(const TrainConfig& config, tape::RecordingOptions options) {
+  const bool wants_tapes = options.describe || options.verify;
+  if (!config.plan && config.recompute == Recompute::None && !wants_tapes) return nullptr;
+  options.time_replays = true;
   return std::make_unique<tape::Recording>(
-      std::move(fates), tape::RecordingOptions{.time_replays = true, .describe = describe});
+      config.plan ? session::planned_fates(*config.plan) : fates_by_hand(config.recompute), options);
 }
 
 at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch, std::int64_t micro_batch,

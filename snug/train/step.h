@@ -26,8 +26,9 @@ struct SNUG_API TrainingSetup {
   std::unique_ptr<optim::Optimizer> optimizer;
 };
 
-// Records what follows with the fates that the configuration asks for; none for Recompute::None.
-SNUG_API std::unique_ptr<tape::Recording> make_recording(Recompute recompute, bool describe = false);
+// Records what follows with the fates that the plan or --recompute asks for; null if all is kept anyway.
+SNUG_API std::unique_ptr<tape::Recording> make_recording(const TrainConfig& config,
+                                                         tape::RecordingOptions options = {});
 
 struct StepResult {
   at::Tensor loss;           // mean over the global batch's targets, fp32 scalar on the device

@@ -121,7 +121,7 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
   PeakKeeper peaks(tracker, config.device);
   at::manual_seed(config.seed);
   auto setup = with_report(tracker, config, [&] { return TrainingSetup(config, config.device, tracker); });
-  const auto recording = make_recording(config.recompute, options.tapes);
+  const auto recording = make_recording(config, {.describe = options.tapes});
 
   std::vector<double> seconds;
   for (std::int64_t step = 0; step < config.steps && !(options.stop && *options.stop); ++step) {

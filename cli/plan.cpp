@@ -1,0 +1,92 @@
+// snug plan: what it takes to fit a budget, before there is a run.
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cli/exit_status.h"
+#include "cli/flags.h"
+#include "cli/output.h"
+#include "cli/planning.h"
+#include "cli/verbs.h"
+#include "snug/base/bytes.h"
+#include "snug/base/error.h"
+#include "snug/train/planning.h"
+#include "snug/train/predict.h"
+
+namespace snug::cli {
+namespace {
+
+constexpr auto kExamples = R"(Examples:
+  snug plan --budget 60MiB
+      The tiny preset in 60 MiB: what is pulled, what it saves and costs, and how far from the best possible.
+  snug plan --model llama3-8b --batch-size 8 --seq-len 8192 --budget 140GiB --hardware h200 --out plan.json
+      For a GPU that is not here; 'snug train --plan plan.json' runs it there.
+  snug plan --model llama-1.3b --seq-len 4096 --max-slowdown 1.1 --hardware rtx4090
+      The smallest budget that costs at most a tenth of the time.
+  snug plan --sweep
+      Budget against time, from the leanest plan to the plain step.)";
+
+struct Flags {
+  TrainingFlags training;
+  std::optional<std::uint64_t> budget;
+  std::optional<double> max_slowdown;
+  std::string hardware, out;
+  bool sweep = false;
+  bool json = false;
+};
+
+std::uint64_t budget(const Flags& flags, const plan::Planner& planner, const plan::Hardware& hardware) {
+  if (flags.budget) return *flags.budget;
+  if (flags.max_slowdown) return planner.leanest_within(*flags.max_slowdown).peak_bytes;
+  return hardware.is_gpu ? hardware.memory_bytes : planner.plain().peak_bytes;
+}
+
+void run(const Flags& flags) {
+  check(!flags.budget || !flags.max_slowdown, "give --budget or --max-slowdown, not both");
+  check(flags.max_slowdown.value_or(1) >= 1, "--max-slowdown must be at least 1, got ",
+        flags.max_slowdown.value_or(1));
+  check(flags.training.recompute == train::Recompute::None,
+        "--recompute chooses by hand what a plan chooses: leave it out");
+  TrainingFlags training = flags.training;
+  const bool names_gpu = !flags.hardware.empty() && plan::load_hardware(flags.hardware).is_gpu;
+  if (names_gpu) training.device = "cuda";
+  train::TrainConfig config = training_config(training, /*device_must_exist=*/false);
+  const plan::Hardware hardware = choose_hardware(flags.hardware, config.device);
+  const plan::Planner planner = planner_for(training, config, hardware);
+  const plan::Decision decision = planner.decide(budget(flags, planner, hardware));
+  config.plan = planner.write_down(decision, train::about_step(config));
+  config.micro_batch = config.plan->micro_batch;
+  if (!flags.out.empty() && decision.fits) plan::save_plan(*config.plan, flags.out);
+
+  if (flags.json) {
+    Json document = plan_document(planner, decision, train::predict(config).peak);
+    if (flags.sweep) document["sweep"] = sweep_document(planner);
+    print_json(document);
+  } else {
+    if (flags.sweep) print(sweep_table(planner) + "\n");
+    if (decision.fits) print(ladder(config, planner, decision, hardware));
+  }
+  if (!decision.fits) throw AnswerIsNo(does_not_fit(config, planner, decision));
+}
+
+}  // namespace
+
+void add_plan(CLI::App& snug) {
+  CLI::App& verb =
+      *snug.add_subcommand("plan", "Say how a step fits a budget, what that costs, and why; needs no GPU");
+  auto flags = std::make_shared<Flags>();
+  add_training_flags(verb, flags->training);
+  add_choice(verb, "--budget", "SIZE", flags->budget, parse_bytes,
+             "The most memory to use: 12GiB, 800MiB; default: the GPU's, or the plain step's on the CPU");
+  add_number(verb, "--max-slowdown", flags->max_slowdown,
+             "Instead of a budget: the smallest that makes the step at most so many times as long");
+  add_text(verb, "--hardware", "NAME|FILE", flags->hardware,
+           "Plan for " + plan::preset_names() + " or a hardware.json; default cpu, or h200 with --device cuda");
+  verb.add_flag("--sweep", flags->sweep, "A table of budgets against time")->disable_flag_override();
+  add_text(verb, "--out", "FILE", flags->out, "Write the plan here, for train --plan");
+  add_json(verb, flags->json);
+  verb.footer(kExamples);
+  verb.callback([flags] { run(*flags); });
+}
+
+}  // namespace snug::cli

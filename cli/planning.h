@@ -1,0 +1,38 @@
+// What the verbs that plan have in common: options, the planner they ask, and what they say of its answer.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/training_flags.h"
+#include "snug/plan/hardware.h"
+#include "snug/plan/planner.h"
+#include "snug/trace/ledger.h"
+
+namespace snug::cli {
+
+// By name or file; for the CPU's preset on the CPU, else for the machine's GPU.
+plan::Hardware choose_hardware(const std::string& given, c10::Device device);
+
+plan::Planner planner_for(const TrainingFlags& flags, const train::TrainConfig& config,
+                          const plan::Hardware& hardware);
+
+// The ladder: the plain peak by category, each lever with what it saves and costs, what comes next.
+std::string ladder(const train::TrainConfig& config, const plan::Planner& planner,
+                   const plan::Decision& decision, const plan::Hardware& hardware);
+// In two lines, for a run that is about to use it.
+std::string in_short(const plan::Decision& decision, const plan::Plan& plan);
+// What does not fit, by how much, and what would help.
+std::string does_not_fit(const train::TrainConfig& config, const plan::Planner& planner,
+                         const plan::Decision& decision);
+std::string sweep_table(const plan::Planner& planner);
+
+// The fields that others rely on; `step` is the captured step under the plan.
+Json plan_document(const plan::Planner& planner, const plan::Decision& decision,
+                   const trace::Snapshot& step);
+Json sweep_document(const plan::Planner& planner);
+
+}  // namespace snug::cli

@@ -1,0 +1,178 @@
+// What a plan is said to be, in words and in JSON.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cli/planning.h"
+#include "snug/base/bytes.h"
+#include "snug/report/text.h"
+#include "snug/trace/category_json.h"
+#include "snug/train/estimate.h"
+#include "snug/train/predict.h"
+#include "snug/train/progress.h"
+
+namespace snug::cli {
+
+namespace {
+
+using plan::Decision;
+using plan::Offer;
+using plan::Planner;
+
+constexpr std::size_t kSweepRows = 12;
+
+double percent(double part, double whole) {
+  return whole > 0 ? 100 * part / whole : 0;
+}
+
+std::string split_text(const plan::Split& split) {
+  return split.accumulation == 1 ? fmt::format("micro-batch {}", split.micro_batch)
+                                 : fmt::format("micro-batch {} x {}", split.micro_batch, split.accumulation);
+}
+
+std::string lever_line(const plan::Lever& lever, const Planner& planner, const Offer& taken) {
+  const plan::Split& split = planner.split(taken);
+  const std::string what = lever.name == "micro_batch"
+                               ? fmt::format("{} forwards of {}", split.accumulation, split.micro_batch)
+                               : "values re-made in the backward";
+  return fmt::format("  {:<12} {:>14}  {:>+9.1f} %   {}\n", lever.name, "-" + format_bytes(lever.saved_bytes),
+                     percent(lever.cost_seconds, planner.plain().step_seconds), what);
+}
+
+std::string next_steps(const Decision& decision) {
+  std::string text;
+  if (decision.faster)
+    text += fmt::format("{} more would save {:.1f} % of the time\n",
+                        format_bytes(decision.faster->peak_bytes - decision.taken.peak_bytes),
+                        percent(decision.taken.seconds - decision.faster->seconds, decision.taken.seconds));
+  if (decision.leaner)
+    text += fmt::format("{} less would cost {:.1f} % of the time\n",
+                        format_bytes(decision.taken.peak_bytes - decision.leaner->peak_bytes),
+                        percent(decision.leaner->seconds - decision.taken.seconds, decision.taken.seconds));
+  return text;
+}
+
+// Every so many offers, the first and the last among them.
+std::vector<const Offer*> rows(const Planner& planner) {
+  const auto& offers = planner.offers();
+  const std::uint64_t low = offers.front().peak_bytes, high = offers.back().peak_bytes;
+  std::vector<const Offer*> rows;
+  for (std::size_t i = 0; i < kSweepRows; ++i) {
+    const std::uint64_t budget = low + (high - low) * i / (kSweepRows - 1);
+    auto after = std::ranges::upper_bound(offers, budget, {}, &Offer::peak_bytes);
+    const Offer* offer = &*--after;
+    if (rows.empty() || rows.back() != offer) rows.push_back(offer);
+  }
+  return rows;
+}
+
+train::TrainConfig plain_config(const train::TrainConfig& config, const Planner& planner) {
+  train::TrainConfig plain = config;
+  plain.plan.reset();
+  plain.micro_batch = planner.split(Offer{}).micro_batch;
+  return plain;
+}
+
+}  // namespace
+
+std::string ladder(const train::TrainConfig& config, const Planner& planner, const Decision& decision,
+                   const plan::Hardware& hardware) {
+  const Offer& taken = decision.taken;
+  const auto plain = train::predict(plain_config(config, planner));
+  std::string text = fmt::format("Plain step: {}, {} predicted on {}{}\n{}", format_bytes(decision.plain.peak_bytes),
+                                 train::format_seconds(decision.plain.step_seconds), hardware.name,
+                                 hardware.is_estimate ? " (an estimate)" : "",
+                                 report::table(plain.peak, {.regions = 0}));
+  if (hardware.is_gpu) text += fmt::format("  outside the step {:>12}\n", format_bytes(hardware.outside_bytes));
+  text += fmt::format("\nBudget {}\n", format_bytes(decision.budget_bytes));
+  for (const plan::Lever& lever : decision.levers) text += lever_line(lever, planner, taken);
+  if (decision.levers.empty()) text += "  nothing needs to be done: the plain step fits\n";
+  text += fmt::format("Planned: {} ({:.1f} % of the plain peak), {} ({:.2f}x), {}\n",
+                      format_bytes(taken.peak_bytes),
+                      percent(static_cast<double>(taken.peak_bytes), static_cast<double>(decision.plain.peak_bytes)),
+                      train::format_seconds(taken.seconds), taken.seconds / decision.plain.step_seconds,
+                      split_text(planner.split(taken)));
+  text += fmt::format("At most {:.2f} % from the fastest possible within this budget\n",
+                      std::max(0.0, percent(taken.seconds - decision.bound_seconds, decision.bound_seconds)));
+  return text + next_steps(decision);
+}
+
+std::string in_short(const Decision& decision, const plan::Plan& plan) {
+  std::string text = fmt::format("\nPlan for {}: {} of {} plain, {:.2f}x its time, ", format_bytes(decision.budget_bytes),
+                                 format_bytes(plan.predicted.peak_bytes), format_bytes(plan.plain.peak_bytes),
+                                 plan.predicted.step_seconds / plan.plain.step_seconds);
+  if (plan.levers.empty()) return text + "nothing to be done\n";
+  for (std::size_t i = 0; i < plan.levers.size(); ++i)
+    text += fmt::format("{}{} saves {} for {:.1f} %", i == 0 ? "" : ", ", plan.levers[i].name,
+                        format_bytes(plan.levers[i].saved_bytes),
+                        percent(plan.levers[i].cost_seconds, plan.plain.step_seconds));
+  return text + "\n";
+}
+
+std::string does_not_fit(const train::TrainConfig& config, const Planner& planner, const Decision& decision) {
+  const train::StateBytes states = train::estimate_states(
+      {.parameters = models::parameter_count(config.model),
+       .precision = config.precision,
+       .master = config.precision == train::Precision::Bf16 ? std::optional(train::Master::Fp32) : std::nullopt,
+       .optimizer = config.optimizer.kind});
+  std::string text = fmt::format(
+      "does not fit {}: the leanest plan needs {}, {} more ({})\n\n"
+      "  parameters {:>12}\n  gradients  {:>12}\n  optimizer  {:>12}\n  the rest   {:>12}\n\nwhat would help:\n",
+      format_bytes(decision.budget_bytes), format_bytes(decision.taken.peak_bytes),
+      format_bytes(decision.missing_bytes), split_text(planner.split(decision.taken)),
+      format_bytes(states.parameters), format_bytes(states.gradients), format_bytes(states.optimizer),
+      format_bytes(decision.taken.peak_bytes -
+                   std::min(decision.taken.peak_bytes,
+                            states.parameters + states.gradients + states.optimizer)));
+  if (states.optimizer > 0)
+    text += fmt::format("  optimizer states on the host: {} less (not built yet)\n", format_bytes(states.optimizer));
+  if (planner.split(decision.taken).micro_batch > 1 && config.batch_size > 1)
+    text += "  a smaller --micro-batch, or none, so that the planner may split the batch\n";
+  text += "  a shorter --seq-len, or more memory";
+  return text;
+}
+
+std::string sweep_table(const Planner& planner) {
+  std::string text = fmt::format("{:>12} {:>8} {:>10} {:>8}   {}\n", "budget", "of plain", "step", "slower", "split");
+  for (const Offer* offer : rows(planner))
+    text += fmt::format("{:>12} {:>7.1f}% {:>10} {:>7.2f}x   {}\n", format_bytes(offer->peak_bytes),
+                        percent(static_cast<double>(offer->peak_bytes),
+                                static_cast<double>(planner.plain().peak_bytes)),
+                        train::format_seconds(offer->seconds), offer->seconds / planner.plain().step_seconds,
+                        split_text(planner.split(*offer)));
+  return text;
+}
+
+Json plan_document(const Planner& planner, const Decision& decision, const trace::Snapshot& step) {
+  Json levers = Json::array();
+  for (const plan::Lever& lever : decision.levers)
+    levers.push_back(
+        {{"name", lever.name}, {"saved_bytes", lever.saved_bytes}, {"cost_seconds", lever.cost_seconds}});
+  const plan::Split& split = planner.split(decision.taken);
+  return {{"fits", decision.fits},
+          {"budget_bytes", decision.budget_bytes},
+          {"plain",
+           {{"peak_bytes", decision.plain.peak_bytes}, {"step_seconds", decision.plain.step_seconds}}},
+          {"predicted",
+           {{"peak_bytes", decision.taken.peak_bytes},
+            {"host_bytes", 0},
+            {"step_seconds", decision.taken.seconds},
+            {"bytes", trace::to_json(step.bytes)}}},
+          {"bound_seconds", std::isfinite(decision.bound_seconds) ? Json(decision.bound_seconds) : Json(nullptr)},
+          {"micro_batch", split.micro_batch},
+          {"accumulation", split.accumulation},
+          {"levers", levers},
+          {"missing_bytes", decision.missing_bytes}};
+}
+
+Json sweep_document(const Planner& planner) {
+  Json points = Json::array();
+  for (const Offer* offer : rows(planner))
+    points.push_back({{"peak_bytes", offer->peak_bytes},
+                      {"step_seconds", offer->seconds},
+                      {"micro_batch", planner.split(*offer).micro_batch}});
+  return points;
+}
+
+}  // namespace snug::cli

@@ -1,0 +1,99 @@
+#include "snug/train/planning.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <torch/version.h>
+
+#include <algorithm>
+
+#include "snug/base/error.h"
+#include "snug/capture/sketch.h"
+#include "snug/plan/cost.h"
+#include "snug/train/step.h"
+
+namespace snug::train {
+
+namespace {
+
+constexpr std::int64_t kSketchedPasses = 2;  // the first makes gradients, the second adds to them
+
+std::vector<std::int64_t> divisors(std::int64_t batch) {
+  std::vector<std::int64_t> found;
+  for (std::int64_t micro = batch; micro >= 1; --micro)
+    if (batch % micro == 0) found.push_back(micro);
+  return found;
+}
+
+}  // namespace
+
+trace::Sketch sketch_step(const TrainConfig& config, std::int64_t micro_batch) {
+  TrainConfig shape = config;
+  shape.micro_batch = micro_batch;
+  return capture::sketch([&](memory::Tracker& tracker) {
+    TrainingSetup setup(shape, c10::kMeta, tracker);
+    const auto options = at::TensorOptions(at::kLong).device(c10::kMeta);
+    const std::int64_t passes = std::min(kSketchedPasses, config.batch_size / micro_batch);
+    io::Batch batch;
+    at::Tensor rest;  // of the batch, which is there as a whole
+    {
+      auto claim = tracker.claim(trace::Category::Input);
+      batch = {at::empty({passes * micro_batch, shape.seq_len}, options),
+               at::empty({passes * micro_batch, shape.seq_len}, options)};
+      rest = at::empty({2 * (shape.batch_size - passes * micro_batch), shape.seq_len}, options);
+    }
+    shape.batch_size = passes * micro_batch;
+    run_step(setup, batch, shape, shape.batch_size * shape.seq_len, shape.optimizer.lr, tracker);
+  });
+}
+
+plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& options) {
+  const plan::Cost cost = [&](const trace::Work& work) { return plan::seconds(work, options.hardware); };
+  std::vector<plan::Split> splits;
+  for (const std::int64_t micro :
+       options.micro_batches.empty() ? divisors(config.batch_size) : options.micro_batches) {
+    const std::int64_t passes = config.batch_size / micro;
+    splits.push_back({.micro_batch = micro,
+                      .accumulation = passes,
+                      .model = std::make_shared<const plan::StepModel>(
+                          sketch_step(config, micro), static_cast<double>(passes), cost)});
+  }
+  return plan::Planner(std::move(splits), options.hardware.is_gpu ? options.hardware.outside_bytes : 0);
+}
+
+Json about_step(const TrainConfig& config) {
+  return {{"torch", TORCH_VERSION},
+          {"device", config.device.is_cuda() ? "cuda" : "cpu"},
+          {"threads", config.device.is_cuda() ? 0 : at::get_num_threads()},
+          {"model", config.model_name},
+          {"architecture", models::to_json(config.model)},
+          {"batch_size", config.batch_size},
+          {"seq_len", config.seq_len},
+          {"precision", name(config.precision)},
+          {"optimizer", name(config.optimizer.kind)}};
+}
+
+void check_plan(const plan::Plan& plan, const TrainConfig& config) {
+  const Json here = about_step(config);
+  for (const auto& [key, value] : plan.step.items())
+    check(here.contains(key), "the plan says for which \"", key, "\" it is, which is no property of a step");
+  for (const auto& [key, value] : here.items()) {
+    if (key == "model") continue;  // a name; what counts is the architecture
+    check(plan.step.contains(key) && plan.step[key] == value, "the plan is for another step: ", key, " ",
+          plan.step.contains(key) ? plan.step[key].dump() : "missing", ", here ", value.dump());
+  }
+  check(plan.micro_batch * plan.accumulation == config.batch_size, "the plan's micro_batch ",
+        plan.micro_batch, " times its accumulation ", plan.accumulation, " is not --batch-size ",
+        config.batch_size);
+  const trace::Sketch sketch = sketch_step(config, plan.micro_batch);
+  for (const auto& call : sketch.calls) {
+    const auto region = std::ranges::find(plan.regions, call.tape.region, &plan::RegionPlan::region);
+    check(region != plan.regions.end(), "the plan is for another model: it has no region \"",
+          call.tape.region, "\"");
+    plan::check_matches(*region, call.tape);
+  }
+  for (const plan::RegionPlan& region : plan.regions)
+    check(std::ranges::any_of(sketch.calls, [&](const auto& call) { return call.tape.region == region.region; }),
+          "the plan is for another model: this one has no region \"", region.region, "\"");
+}
+
+}  // namespace snug::train

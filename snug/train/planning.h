@@ -1,0 +1,35 @@
+// Plans for training steps.
+//
+//   plan::Planner planner = make_planner(config, {.hardware = plan::preset("h200")});
+//   plan::Decision decision = planner.decide(12_GiB);
+//   config.plan = planner.write_down(decision, about_step(config));
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/plan/hardware.h"
+#include "snug/plan/planner.h"
+#include "snug/train/config.h"
+
+namespace snug::train {
+
+struct PlanningOptions {
+  plan::Hardware hardware;
+  // Sequences per forward to choose from, the plain step's first; empty: every divisor of the batch.
+  std::vector<std::int64_t> micro_batches;
+};
+
+SNUG_API plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& options);
+
+// What a plan is for. One made for another step is refused with the first difference.
+SNUG_API Json about_step(const TrainConfig& config);
+
+// Throws Error unless the plan is for this step and this model, region by region.
+SNUG_API void check_plan(const plan::Plan& plan, const TrainConfig& config);
+
+// A step on Meta in which nothing is kept: two passes of it at most, which stand for all.
+SNUG_API trace::Sketch sketch_step(const TrainConfig& config, std::int64_t micro_batch);
+
+}  // namespace snug::train
