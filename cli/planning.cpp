@@ -1,5 +1,7 @@
 #include "cli/planning.h"
 
+#include "cli/exit_status.h"
+#include "snug/base/error.h"
 #include "snug/train/planning.h"
 
 namespace snug::cli {
@@ -15,6 +17,28 @@ plan::Planner planner_for(const TrainingFlags& flags, const train::TrainConfig& 
   train::PlanningOptions options{.hardware = hardware};
   if (flags.micro_batch || flags.accumulation) options.micro_batches = {config.micro_batch};
   return train::make_planner(config, options);
+}
+
+plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware& hardware,
+                               std::uint64_t budget_bytes, train::TrainConfig& config) {
+  const plan::Planner planner = planner_for(flags, config, hardware);
+  plan::Decision decision = planner.decide(budget_bytes);
+  if (!decision.fits) throw AnswerIsNo(does_not_fit(config, planner, decision));
+  config.budget_bytes = budget_bytes;
+  config.plan = planner.write_down(decision, train::about_step(config));
+  config.micro_batch = config.plan->micro_batch;
+  return decision;
+}
+
+void take_plan(const std::string& path, train::TrainConfig& config) {
+  config.plan = plan::load_plan(path);
+  try {
+    train::check_plan(*config.plan, config);
+  } catch (const Error& error) {
+    fail(path, ": ", error.what());
+  }
+  config.budget_bytes = config.plan->budget_bytes;
+  config.micro_batch = config.plan->micro_batch;
 }
 
 }  // namespace snug::cli

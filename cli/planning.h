@@ -17,6 +17,12 @@ namespace snug::cli {
 // By name or file; for the CPU's preset on the CPU, else for the machine's GPU.
 plan::Hardware choose_hardware(const std::string& given, c10::Device device);
 
+// Makes a plan for the budget and puts it into the configuration. Throws AnswerIsNo if nothing fits.
+plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware& hardware,
+                               std::uint64_t budget_bytes, train::TrainConfig& config);
+// Puts a plan from a file into the configuration. Throws Error unless it is for this very step.
+void take_plan(const std::string& path, train::TrainConfig& config);
+
 plan::Planner planner_for(const TrainingFlags& flags, const train::TrainConfig& config,
                           const plan::Hardware& hardware);
 

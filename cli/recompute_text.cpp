@@ -14,6 +14,10 @@ using train::TrainResult;
 
 namespace {
 
+std::string mode(const TrainConfig& config) {
+  return config.plan ? "planned" : std::string(name(config.recompute));
+}
+
 std::uint64_t forwards(const TrainConfig& config, const TrainResult& result) {
   return static_cast<std::uint64_t>(result.steps * config.accumulation());
 }
@@ -22,7 +26,7 @@ std::uint64_t forwards(const TrainConfig& config, const TrainResult& result) {
 
 std::string recompute_text(const TrainConfig& config, const TrainResult& result) {
   if (result.measured.recomputed.empty()) return "";
-  return fmt::format("\nRecompute {}, bytes per forward of {} sequences\n{}", name(config.recompute),
+  return fmt::format("\nRecompute {}, bytes per forward of {} sequences\n{}", mode(config),
                      config.micro_batch,
                      report::recomputed(result.measured.recomputed, forwards(config, result),
                                         static_cast<std::uint64_t>(result.steps)));
@@ -43,7 +47,7 @@ Json recompute_json(const TrainConfig& config, const TrainResult& result) {
          {"seconds", totals.replay_seconds / static_cast<double>(std::max<std::int64_t>(result.steps, 1))},
          {"refused", std::move(refused)}});
   }
-  return {{"mode", name(config.recompute)}, {"regions", std::move(regions)}};
+  return {{"mode", mode(config)}, {"regions", std::move(regions)}};
 }
 
 }  // namespace snug::cli

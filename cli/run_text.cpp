@@ -66,6 +66,13 @@ std::string summary(const TrainConfig& config, const TrainResult& result, const 
                         within_budget(config, result) ? "held" : "NOT HELD",
                         100 * static_cast<double>(used) / static_cast<double>(*config.budget_bytes));
   }
+  if (config.plan && result.steps > 0) {
+    text += fmt::format("planned   {:>12}  {:.2f} % from what was measured\n",
+                        format_bytes(config.plan->predicted.peak_bytes),
+                        100 * (static_cast<double>(result.measured.peak.total) /
+                                   static_cast<double>(config.plan->predicted.peak_bytes) -
+                               1));
+  }
   return text + fmt::format("\nRun directory: {}\n", out_dir.string());
 }
 

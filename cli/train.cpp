@@ -9,6 +9,7 @@
 #include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
+#include "cli/planning.h"
 #include "cli/run_text.h"
 #include "cli/training_flags.h"
 #include "cli/verbs.h"
@@ -28,13 +29,16 @@ constexpr auto kExamples = R"(Examples:
       A first run: the tiny preset on synthetic tokens, ten steps, into runs/tiny-1.
   snug train --data book.txt --steps 200 --lr 3e-3 --warmup 20 --schedule cosine
       Learn from plain text, its bytes as tokens.
-  snug train --data book.txt --batch-size 16 --micro-batch 4 --budget 300MiB --json > result.json
-      The same batch in four parts, under a budget that holds: exit status 3 and a report if it does not fit.)";
+  snug train --data book.txt --budget 150MiB --json > result.json
+      In 150 MiB: the batch is split and values are re-made as far as it takes, and the budget holds. Exit status 1
+      and what would help if nothing fits.
+  snug plan --budget 150MiB --out plan.json && snug train --plan plan.json
+      The same in two steps; the plan may be read and edited in between.)";
 
 struct Flags {
   TrainingFlags training;
   std::optional<std::uint64_t> budget;
-  std::string out_dir;
+  std::string plan, hardware, out_dir;
   bool json = false;
 };
 
@@ -55,9 +59,24 @@ void warn_if_above_budget(const TrainConfig& config, std::uint64_t predicted) {
   std::fputs(warning.c_str(), stderr);
 }
 
+// What the run does about memory, and what to say of it.
+std::string decide(const Flags& flags, TrainConfig& config) {
+  const bool by_hand = flags.training.recompute != train::Recompute::None;
+  check(!by_hand || (!flags.budget && flags.plan.empty()),
+        "--recompute chooses by hand what --budget and --plan decide: give one of them");
+  check(!flags.budget || flags.plan.empty(), "a plan has its own budget: give --budget or --plan");
+  check(flags.plan.empty() || (!flags.training.micro_batch && !flags.training.accumulation),
+        "a plan says how the batch is split: leave out --micro-batch and --accumulation");
+  check(flags.hardware.empty() || flags.budget, "--hardware has no use without --budget");
+  if (!flags.plan.empty()) take_plan(flags.plan, config);
+  if (!flags.budget) return "";
+  const auto hardware = choose_hardware(flags.hardware, config.device);
+  return in_short(plan_for_budget(flags.training, hardware, *flags.budget, config), *config.plan);
+}
+
 void run(const Flags& flags) {
   TrainConfig config = training_config(flags.training);
-  config.budget_bytes = flags.budget;
+  const std::string plan_text = decide(flags, config);
   const fs::path out_dir = flags.out_dir.empty()
                                ? train::RunDirectory::first_free("runs", run_name(config.model_name))
                                : fs::path(flags.out_dir);
@@ -68,7 +87,7 @@ void run(const Flags& flags) {
                .trace = out_dir / "trace",
                .on_prediction =
                    [&](const capture::Captured& predicted) {
-                     print(heading(config, out_dir) + prediction(config, predicted.peak), text_to);
+                     print(heading(config, out_dir) + plan_text + prediction(config, predicted.peak), text_to);
                      warn_if_above_budget(config, predicted.peak.total);
                    },
                .on_step = [&](const train::StepMetrics& metrics) { progress.show(metrics); },
@@ -86,7 +105,10 @@ void add_train(CLI::App& snug) {
   auto flags = std::make_shared<Flags>();
   add_training_flags(verb, flags->training);
   add_choice(verb, "--budget", "SIZE", flags->budget, parse_bytes,
-             "The most memory to use: 12GiB, 800MiB; default: any");
+             "The most memory to use: 12GiB, 800MiB. A plan is made for it; default: any, nothing re-made");
+  add_text(verb, "--plan", "FILE", flags->plan, "Run a plan that 'snug plan --out' wrote");
+  add_text(verb, "--hardware", "NAME|FILE", flags->hardware,
+           "Whose speed --budget plans with: " + plan::preset_names() + " or a hardware.json");
   add_text(verb, "--out-dir", "PATH", flags->out_dir,
            "The run directory; default runs/MODEL-N, the first that is free");
   add_json(verb, flags->json);

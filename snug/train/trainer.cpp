@@ -108,6 +108,7 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
   std::optional<RunDirectory> directory;
   if (!options.out_dir.empty()) directory.emplace(options.out_dir, to_json(config));
   TrainResult result{.budget_bytes = config.budget_bytes, .predicted = predict(config)};
+  if (directory && config.plan) plan::save_plan(*config.plan, options.out_dir / "plan.json");
   if (options.on_prediction) options.on_prediction(result.predicted);
 
   const optim::Schedule schedule{.kind = config.optimizer.schedule,
