@@ -80,8 +80,9 @@ void add_plan(CLI::App& snug) {
              "The most memory to use: 12GiB, 800MiB; default: the GPU's, or the plain step's on the CPU");
   add_number(verb, "--max-slowdown", flags->max_slowdown,
              "Instead of a budget: the smallest that makes the step at most so many times as long");
-  add_text(verb, "--hardware", "NAME|FILE", flags->hardware,
-           "Plan for " + plan::preset_names() + " or a hardware.json; default cpu, or h200 with --device cuda");
+  add_text(
+      verb, "--hardware", "NAME|FILE", flags->hardware,
+      "Plan for " + plan::preset_names() + " or a hardware.json; default cpu, or h200 with --device cuda");
   verb.add_flag("--sweep", flags->sweep, "A table of budgets against time")->disable_flag_override();
   add_text(verb, "--out", "FILE", flags->out, "Write the plan here, for train --plan");
   add_json(verb, flags->json);

@@ -37,8 +37,7 @@ std::string does_not_fit(const train::TrainConfig& config, const plan::Planner& 
 std::string sweep_table(const plan::Planner& planner);
 
 // The fields that others rely on; `step` is the captured step under the plan.
-Json plan_document(const plan::Planner& planner, const plan::Decision& decision,
-                   const trace::Snapshot& step);
+Json plan_document(const plan::Planner& planner, const plan::Decision& decision, const trace::Snapshot& step);
 Json sweep_document(const plan::Planner& planner);
 
 }  // namespace snug::cli

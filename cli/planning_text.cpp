@@ -80,28 +80,30 @@ std::string ladder(const train::TrainConfig& config, const Planner& planner, con
                    const plan::Hardware& hardware) {
   const Offer& taken = decision.taken;
   const auto plain = train::predict(plain_config(config, planner));
-  std::string text = fmt::format("Plain step: {}, {} predicted on {}{}\n{}", format_bytes(decision.plain.peak_bytes),
-                                 train::format_seconds(decision.plain.step_seconds), hardware.name,
-                                 hardware.is_estimate ? " (an estimate)" : "",
-                                 report::table(plain.peak, {.regions = 0}));
-  if (hardware.is_gpu) text += fmt::format("  outside the step {:>12}\n", format_bytes(hardware.outside_bytes));
+  std::string text =
+      fmt::format("Plain step: {}, {} predicted on {}{}\n{}", format_bytes(decision.plain.peak_bytes),
+                  train::format_seconds(decision.plain.step_seconds), hardware.name,
+                  hardware.is_estimate ? " (an estimate)" : "", report::table(plain.peak, {.regions = 0}));
+  if (hardware.is_gpu)
+    text += fmt::format("  outside the step {:>12}\n", format_bytes(hardware.outside_bytes));
   text += fmt::format("\nBudget {}\n", format_bytes(decision.budget_bytes));
   for (const plan::Lever& lever : decision.levers) text += lever_line(lever, planner, taken);
   if (decision.levers.empty()) text += "  nothing needs to be done: the plain step fits\n";
-  text += fmt::format("Planned: {} ({:.1f} % of the plain peak), {} ({:.2f}x), {}\n",
-                      format_bytes(taken.peak_bytes),
-                      percent(static_cast<double>(taken.peak_bytes), static_cast<double>(decision.plain.peak_bytes)),
-                      train::format_seconds(taken.seconds), taken.seconds / decision.plain.step_seconds,
-                      split_text(planner.split(taken)));
+  text += fmt::format(
+      "Planned: {} ({:.1f} % of the plain peak), {} ({:.2f}x), {}\n", format_bytes(taken.peak_bytes),
+      percent(static_cast<double>(taken.peak_bytes), static_cast<double>(decision.plain.peak_bytes)),
+      train::format_seconds(taken.seconds), taken.seconds / decision.plain.step_seconds,
+      split_text(planner.split(taken)));
   text += fmt::format("At most {:.2f} % from the fastest possible within this budget\n",
                       std::max(0.0, percent(taken.seconds - decision.bound_seconds, decision.bound_seconds)));
   return text + next_steps(decision);
 }
 
 std::string in_short(const Decision& decision, const plan::Plan& plan) {
-  std::string text = fmt::format("\nPlan for {}: {} of {} plain, {:.2f}x its time, ", format_bytes(decision.budget_bytes),
-                                 format_bytes(plan.predicted.peak_bytes), format_bytes(plan.plain.peak_bytes),
-                                 plan.predicted.step_seconds / plan.plain.step_seconds);
+  std::string text =
+      fmt::format("\nPlan for {}: {} of {} plain, {:.2f}x its time, ", format_bytes(decision.budget_bytes),
+                  format_bytes(plan.predicted.peak_bytes), format_bytes(plan.plain.peak_bytes),
+                  plan.predicted.step_seconds / plan.plain.step_seconds);
   if (plan.levers.empty()) return text + "nothing to be done\n";
   for (std::size_t i = 0; i < plan.levers.size(); ++i)
     text += fmt::format("{}{} saves {} for {:.1f} %", i == 0 ? "" : ", ", plan.levers[i].name,
@@ -114,19 +116,22 @@ std::string does_not_fit(const train::TrainConfig& config, const Planner& planne
   const train::StateBytes states = train::estimate_states(
       {.parameters = models::parameter_count(config.model),
        .precision = config.precision,
-       .master = config.precision == train::Precision::Bf16 ? std::optional(train::Master::Fp32) : std::nullopt,
+       .master =
+           config.precision == train::Precision::Bf16 ? std::optional(train::Master::Fp32) : std::nullopt,
        .optimizer = config.optimizer.kind});
   std::string text = fmt::format(
       "does not fit {}: the leanest plan needs {}, {} more ({})\n\n"
-      "  parameters {:>12}\n  gradients  {:>12}\n  optimizer  {:>12}\n  the rest   {:>12}\n\nwhat would help:\n",
+      "  parameters {:>12}\n  gradients  {:>12}\n  optimizer  {:>12}\n  the rest   {:>12}\n\nwhat would "
+      "help:\n",
       format_bytes(decision.budget_bytes), format_bytes(decision.taken.peak_bytes),
       format_bytes(decision.missing_bytes), split_text(planner.split(decision.taken)),
       format_bytes(states.parameters), format_bytes(states.gradients), format_bytes(states.optimizer),
-      format_bytes(decision.taken.peak_bytes -
-                   std::min(decision.taken.peak_bytes,
-                            states.parameters + states.gradients + states.optimizer)));
+      format_bytes(
+          decision.taken.peak_bytes -
+          std::min(decision.taken.peak_bytes, states.parameters + states.gradients + states.optimizer)));
   if (states.optimizer > 0)
-    text += fmt::format("  optimizer states on the host: {} less (not built yet)\n", format_bytes(states.optimizer));
+    text += fmt::format("  optimizer states on the host: {} less (not built yet)\n",
+                        format_bytes(states.optimizer));
   if (planner.split(decision.taken).micro_batch > 1 && config.batch_size > 1)
     text += "  a smaller --micro-batch, or none, so that the planner may split the batch\n";
   text += "  a shorter --seq-len, or more memory";
@@ -134,13 +139,14 @@ std::string does_not_fit(const train::TrainConfig& config, const Planner& planne
 }
 
 std::string sweep_table(const Planner& planner) {
-  std::string text = fmt::format("{:>12} {:>8} {:>10} {:>8}   {}\n", "budget", "of plain", "step", "slower", "split");
+  std::string text =
+      fmt::format("{:>12} {:>8} {:>10} {:>8}   {}\n", "budget", "of plain", "step", "slower", "split");
   for (const Offer* offer : rows(planner))
-    text += fmt::format("{:>12} {:>7.1f}% {:>10} {:>7.2f}x   {}\n", format_bytes(offer->peak_bytes),
-                        percent(static_cast<double>(offer->peak_bytes),
-                                static_cast<double>(planner.plain().peak_bytes)),
-                        train::format_seconds(offer->seconds), offer->seconds / planner.plain().step_seconds,
-                        split_text(planner.split(*offer)));
+    text += fmt::format(
+        "{:>12} {:>7.1f}% {:>10} {:>7.2f}x   {}\n", format_bytes(offer->peak_bytes),
+        percent(static_cast<double>(offer->peak_bytes), static_cast<double>(planner.plain().peak_bytes)),
+        train::format_seconds(offer->seconds), offer->seconds / planner.plain().step_seconds,
+        split_text(planner.split(*offer)));
   return text;
 }
 
@@ -150,20 +156,20 @@ Json plan_document(const Planner& planner, const Decision& decision, const trace
     levers.push_back(
         {{"name", lever.name}, {"saved_bytes", lever.saved_bytes}, {"cost_seconds", lever.cost_seconds}});
   const plan::Split& split = planner.split(decision.taken);
-  return {{"fits", decision.fits},
-          {"budget_bytes", decision.budget_bytes},
-          {"plain",
-           {{"peak_bytes", decision.plain.peak_bytes}, {"step_seconds", decision.plain.step_seconds}}},
-          {"predicted",
-           {{"peak_bytes", decision.taken.peak_bytes},
-            {"host_bytes", 0},
-            {"step_seconds", decision.taken.seconds},
-            {"bytes", trace::to_json(step.bytes)}}},
-          {"bound_seconds", std::isfinite(decision.bound_seconds) ? Json(decision.bound_seconds) : Json(nullptr)},
-          {"micro_batch", split.micro_batch},
-          {"accumulation", split.accumulation},
-          {"levers", levers},
-          {"missing_bytes", decision.missing_bytes}};
+  return {
+      {"fits", decision.fits},
+      {"budget_bytes", decision.budget_bytes},
+      {"plain", {{"peak_bytes", decision.plain.peak_bytes}, {"step_seconds", decision.plain.step_seconds}}},
+      {"predicted",
+       {{"peak_bytes", decision.taken.peak_bytes},
+        {"host_bytes", 0},
+        {"step_seconds", decision.taken.seconds},
+        {"bytes", trace::to_json(step.bytes)}}},
+      {"bound_seconds", std::isfinite(decision.bound_seconds) ? Json(decision.bound_seconds) : Json(nullptr)},
+      {"micro_batch", split.micro_batch},
+      {"accumulation", split.accumulation},
+      {"levers", levers},
+      {"missing_bytes", decision.missing_bytes}};
 }
 
 Json sweep_document(const Planner& planner) {

@@ -87,7 +87,8 @@ void run(const Flags& flags) {
                .trace = out_dir / "trace",
                .on_prediction =
                    [&](const capture::Captured& predicted) {
-                     print(heading(config, out_dir) + plan_text + prediction(config, predicted.peak), text_to);
+                     print(heading(config, out_dir) + plan_text + prediction(config, predicted.peak),
+                           text_to);
                      warn_if_above_budget(config, predicted.peak.total);
                    },
                .on_step = [&](const train::StepMetrics& metrics) { progress.show(metrics); },

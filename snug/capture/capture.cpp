@@ -5,16 +5,20 @@
 #include "snug/capture/gradient_sum.h"
 #include "snug/capture/meta_kernels.h"
 #include "snug/capture/witness.h"
+#include "snug/capture/workspaces.h"
 #include "snug/tape/recording.h"
 
 namespace snug::capture {
 
 Captured capture(c10::Device device, const std::function<void(memory::Tracker&)>& run,
                  const CaptureOptions& options) {
-  std::optional<GradientSumScope> sums;  // before the tracker, which then sees what it does
+  // Before the tracker, which then sees what they do.
+  std::optional<GradientSumScope> sums;
+  std::optional<WorkspaceScope> workspaces;
   if (device.is_meta()) {
     register_meta_kernels();
     sums.emplace();
+    if (options.workspaces) workspaces.emplace();
   }
   memory::Tracker tracker({.device = device, .sink = options.sink});
   Witness witness(device.is_meta());

@@ -32,6 +32,7 @@ struct Captured {
 struct CaptureOptions {
   trace::EventSink* sink = nullptr;  // gets every event
   bool tapes = false;                // record every region, all of it kept
+  bool workspaces = true;            // Meta: stand for the CPU, with what its kernels take for themselves
 };
 
 // An operator that cannot run on Meta is an Error that names it and its region; so is autocast, which Meta

@@ -10,6 +10,7 @@
 #include "snug/capture/meta_kernels.h"
 #include "snug/capture/operator_work.h"
 #include "snug/capture/witness.h"
+#include "snug/capture/workspaces.h"
 #include "snug/tape/recording.h"
 
 namespace snug::capture {
@@ -204,9 +205,11 @@ Sketch::Call make_call(trace::RegionTape tape, const Moments& moments, const Mom
 
 }  // namespace
 
-Sketch sketch(const std::function<void(memory::Tracker&)>& run) {
+Sketch sketch(const std::function<void(memory::Tracker&)>& run, bool workspaces) {
   register_meta_kernels();
   GradientSumScope sums;
+  std::optional<WorkspaceScope> kernels_own;
+  if (workspaces) kernels_own.emplace();
   Moments moments;
   memory::Tracker tracker({.device = c10::kMeta, .sink = &moments});
   Witness witness(/*meta=*/true);

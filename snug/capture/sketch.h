@@ -16,6 +16,7 @@
 namespace snug::capture {
 
 // Regions whose graphs are still there when `run` returns are not in it. Errors as in capture().
-SNUG_API trace::Sketch sketch(const std::function<void(memory::Tracker&)>& run);
+// `workspaces` as in CaptureOptions.
+SNUG_API trace::Sketch sketch(const std::function<void(memory::Tracker&)>& run, bool workspaces = true);
 
 }  // namespace snug::capture

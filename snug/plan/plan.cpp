@@ -187,7 +187,8 @@ void check_matches(const RegionPlan& plan, const trace::RegionTape& tape) {
       return other.operation == value.operation && other.output == value.output;
     });
     check(found != tape.values.end() && tape.operations[value.operation].name == value.name,
-          "the plan re-makes value ", text(value), " of region \"", plan.region, "\", which has no such value");
+          "the plan re-makes value ", text(value), " of region \"", plan.region,
+          "\", which has no such value");
   }
 }
 

@@ -124,8 +124,8 @@ Plan Planner::write_down(const Decision& decision, Json step) const {
             .levers = decision.levers};
   for (std::size_t i = 0; i < taken.chosen.size(); ++i) {
     const StepModel::Region& region = split.model->regions()[i];
-    plan.regions.push_back(
-        region_plan(region, split.model->sketch().calls[region.calls[0]], (*region.choices)[taken.chosen[i]]));
+    plan.regions.push_back(region_plan(region, split.model->sketch().calls[region.calls[0]],
+                                       (*region.choices)[taken.chosen[i]]));
   }
   return plan;
 }

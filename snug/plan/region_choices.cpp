@@ -23,7 +23,10 @@ struct Cut {
 class Cuts {
  public:
   Cuts(const Timeline& timeline, std::size_t call, std::span<const double> seconds)
-      : call_(timeline.sketch().calls[call]), tape_(call_.tape), seconds_(seconds), saved_(tape_.values.size()) {
+      : call_(timeline.sketch().calls[call]),
+        tape_(call_.tape),
+        seconds_(seconds),
+        saved_(tape_.values.size()) {
     for (const ValueIndex saved : tape_.saves) saved_[saved] = true;
     for (std::size_t i = 0; i < tape_.values.size(); ++i) {
       const std::uint32_t block = call_.blocks[i];
@@ -77,7 +80,7 @@ class Cuts {
     std::vector<Fate> fates;
     for (const TapeValue& value : tape_.values)
       fates.push_back(value.operation != TapeValue::kOutside && again[value.operation] ? Fate::Recompute
-                                                                                      : Fate::Keep);
+                                                                                       : Fate::Keep);
     return fates;
   }
 

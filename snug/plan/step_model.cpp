@@ -75,8 +75,8 @@ std::vector<std::size_t> worth_having(const std::vector<Choice>& choices) {
   for (std::size_t i = 0; i < choices.size(); ++i) {
     bool beaten = false;
     for (std::size_t k = 0; k < choices.size() && !beaten; ++k)
-      beaten = k != i && is_dominated(choices[i], choices[k]) &&
-               !(is_dominated(choices[k], choices[i]) && i < k);
+      beaten =
+          k != i && is_dominated(choices[i], choices[k]) && !(is_dominated(choices[k], choices[i]) && i < k);
     if (i == 0 || !beaten) kept.push_back(i);
   }
   std::ranges::stable_sort(kept, {}, [&](std::size_t i) { return choices[i].backward_seconds; });
@@ -183,7 +183,8 @@ Choice StepModel::measure(std::size_t number, const std::vector<Fate>& fates,
     choice.backward_bytes = std::max(choice.backward_bytes, highest(timeline_, profile, base, backward));
     if (pass > 0) continue;
     for (const auto& [block, until] : profile.kept)
-      if (timeline_.death(block) <= sketch_->calls[call].backward_begin && until > sketch_->calls[call].forward_end)
+      if (timeline_.death(block) <= sketch_->calls[call].backward_begin &&
+          until > sketch_->calls[call].forward_end)
         choice.kept_bytes += sketch_->blocks[block].bytes;
     for (const std::uint32_t operation : profile.operations)
       choice.backward_seconds += operator_seconds_[sketch_->calls[call].operators[operation]];
@@ -196,7 +197,8 @@ void StepModel::build_problem() {
   std::vector<bool> in_a_window(base.size());
   for (std::size_t pass = 0; pass < sketched_passes(); ++pass) {
     const Sketch::Call& first = sketch_->calls[regions_.front().calls[pass]];
-    for (Moment moment = first.forward_begin; moment < std::min<Moment>(first.backward_end, base.size()); ++moment)
+    for (Moment moment = first.forward_begin; moment < std::min<Moment>(first.backward_end, base.size());
+         ++moment)
       in_a_window[moment] = true;
   }
   for (std::size_t i = 0; i < base.size(); ++i)
@@ -215,7 +217,8 @@ void StepModel::build_problem() {
 // Passes repeat, what comes after the last backward does not.
 void StepModel::share_seconds(double passes) {
   const auto begin = operator_seconds_.begin();
-  const auto first = begin + sketch_->calls.front().first_operator, last = begin + sketch_->operators_of_passes;
+  const auto first = begin + sketch_->calls.front().first_operator,
+             last = begin + sketch_->operators_of_passes;
   const double one_pass = std::accumulate(first, last, 0.0) / static_cast<double>(sketched_passes());
   const double optimizer = std::accumulate(last, operator_seconds_.end(), 0.0);
   problem_.passes = passes;

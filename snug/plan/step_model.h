@@ -1,5 +1,5 @@
-// All that the planner knows of a step at one micro-batch: which choices its regions have, and what any choice
-// of them needs.
+// All that the planner knows of a step at one micro-batch: which choices its regions have, and what any
+// choice of them needs.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@ namespace snug::plan {
 
 using Cost = std::function<double(const trace::Work&)>;  // seconds
 
-
 class SNUG_API StepModel {
  public:
-  // The sketch holds one or more passes, forward and backward, through the same regions; the step has `passes`.
+  // The sketch holds one or more passes, forward and backward, through the same regions; the step has
+  // `passes`.
   StepModel(Sketch sketch, double passes, const Cost& cost);
 
   struct Region {
     std::string name;
-    std::vector<std::size_t> calls;                                       // in the sketch, one per pass
+    std::vector<std::size_t> calls;                                 // in the sketch, one per pass
     std::shared_ptr<const std::vector<std::vector<Fate>>> choices;  // by value of the tape
   };
 

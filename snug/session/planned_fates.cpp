@@ -33,7 +33,8 @@ Fate fate(Regions& regions, const tape::ValueInfo& value) {
   region.last = here;
   region.bytes += value.bytes;
   check(region.bytes <= region.planned_bytes, "region \"", value.outermost, "\" makes more than the ",
-        format_bytes(region.planned_bytes), " that were planned for it: a larger batch or a longer sequence than the plan's; "
+        format_bytes(region.planned_bytes),
+        " that were planned for it: a larger batch or a longer sequence than the plan's; "
         "plan for the largest");
   return region.recompute.contains(here) ? Fate::Recompute : Fate::Keep;
 }

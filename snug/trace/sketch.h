@@ -42,15 +42,15 @@ struct Sketch {
     std::vector<Moment> ends;              // by operation: the first moment after it
     std::vector<Moment> releases;          // by entry of tape.saves: the first moment at which it is gone
     std::vector<Node> nodes;               // as tape.unpacks
-    std::uint32_t first_operator = 0;  // in Sketch::operators, when its forward began
+    std::uint32_t first_operator = 0;      // in Sketch::operators, when its forward began
     Moment forward_begin = 0, forward_end = 0;
     Moment backward_begin = 0, backward_end = 0;  // equal if there was none
   };
 
   Moment moments = 0;
   std::vector<Block> blocks;
-  std::vector<Call> calls;      // in the order of their forwards
-  std::vector<Work> operators;  // every one that ran
+  std::vector<Call> calls;                // in the order of their forwards
+  std::vector<Work> operators;            // every one that ran
   std::uint32_t operators_of_passes = 0;  // of these, all up to the end of the last backward
 };
 

@@ -61,7 +61,7 @@ struct TrainConfig {
   OptimizerConfig optimizer;
   std::optional<std::uint64_t> budget_bytes;
   std::optional<plan::Plan> plan;  // its fates go before `recompute`
-  bool allow_nan = false;  // else a loss or gradient norm that is not finite ends the run
+  bool allow_nan = false;          // else a loss or gradient norm that is not finite ends the run
 
   std::int64_t accumulation() const { return batch_size / micro_batch; }
 };

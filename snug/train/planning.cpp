@@ -29,21 +29,23 @@ std::vector<std::int64_t> divisors(std::int64_t batch) {
 trace::Sketch sketch_step(const TrainConfig& config, std::int64_t micro_batch) {
   TrainConfig shape = config;
   shape.micro_batch = micro_batch;
-  return capture::sketch([&](memory::Tracker& tracker) {
-    TrainingSetup setup(shape, c10::kMeta, tracker);
-    const auto options = at::TensorOptions(at::kLong).device(c10::kMeta);
-    const std::int64_t passes = std::min(kSketchedPasses, config.batch_size / micro_batch);
-    io::Batch batch;
-    at::Tensor rest;  // of the batch, which is there as a whole
-    {
-      auto claim = tracker.claim(trace::Category::Input);
-      batch = {at::empty({passes * micro_batch, shape.seq_len}, options),
-               at::empty({passes * micro_batch, shape.seq_len}, options)};
-      rest = at::empty({2 * (shape.batch_size - passes * micro_batch), shape.seq_len}, options);
-    }
-    shape.batch_size = passes * micro_batch;
-    run_step(setup, batch, shape, shape.batch_size * shape.seq_len, shape.optimizer.lr, tracker);
-  });
+  return capture::sketch(
+      [&](memory::Tracker& tracker) {
+        TrainingSetup setup(shape, c10::kMeta, tracker);
+        const auto options = at::TensorOptions(at::kLong).device(c10::kMeta);
+        const std::int64_t passes = std::min(kSketchedPasses, config.batch_size / micro_batch);
+        io::Batch batch;
+        at::Tensor rest;  // of the batch, which is there as a whole
+        {
+          auto claim = tracker.claim(trace::Category::Input);
+          batch = {at::empty({passes * micro_batch, shape.seq_len}, options),
+                   at::empty({passes * micro_batch, shape.seq_len}, options)};
+          rest = at::empty({2 * (shape.batch_size - passes * micro_batch), shape.seq_len}, options);
+        }
+        shape.batch_size = passes * micro_batch;
+        run_step(setup, batch, shape, shape.batch_size * shape.seq_len, shape.optimizer.lr, tracker);
+      },
+      /*workspaces=*/config.device.is_cpu());
 }
 
 plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& options) {
@@ -54,8 +56,8 @@ plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& opt
     const std::int64_t passes = config.batch_size / micro;
     splits.push_back({.micro_batch = micro,
                       .accumulation = passes,
-                      .model = std::make_shared<const plan::StepModel>(
-                          sketch_step(config, micro), static_cast<double>(passes), cost)});
+                      .model = std::make_shared<const plan::StepModel>(sketch_step(config, micro),
+                                                                       static_cast<double>(passes), cost)});
   }
   return plan::Planner(std::move(splits), options.hardware.is_gpu ? options.hardware.outside_bytes : 0);
 }
@@ -92,7 +94,8 @@ void check_plan(const plan::Plan& plan, const TrainConfig& config) {
     plan::check_matches(*region, call.tape);
   }
   for (const plan::RegionPlan& region : plan.regions)
-    check(std::ranges::any_of(sketch.calls, [&](const auto& call) { return call.tape.region == region.region; }),
+    check(std::ranges::any_of(sketch.calls,
+                              [&](const auto& call) { return call.tape.region == region.region; }),
           "the plan is for another model: this one has no region \"", region.region, "\"");
 }
 

@@ -11,24 +11,27 @@ capture::Captured predict(const TrainConfig& config, std::int64_t steps) {
   // Half precision needs as many bytes as bf16, and an optimizer that exists.
   if (shape.precision == Precision::Fp16) shape.precision = Precision::Bf16;
   trace::Snapshot setup_peak;
-  auto captured = capture::capture(c10::kMeta, [&](memory::Tracker& tracker) {
-    TrainingSetup setup(shape, c10::kMeta, tracker);
-    // What is being built counts as temporary until it is claimed; the categories' own maxima are those of
-    // the steps.
-    setup_peak = tracker.peak();
-    tracker.reset_peak();
-    const auto recording = make_recording(shape);
-    const auto options = at::TensorOptions(at::kLong).device(c10::kMeta);
-    for (std::int64_t step = 0; step < steps; ++step) {
-      io::Batch batch;
-      {
-        auto claim = tracker.claim(trace::Category::Input);
-        batch = {at::empty({shape.batch_size, shape.seq_len}, options),
-                 at::empty({shape.batch_size, shape.seq_len}, options)};
-      }
-      run_step(setup, batch, shape, shape.batch_size * shape.seq_len, shape.optimizer.lr, tracker);
-    }
-  });
+  auto captured = capture::capture(c10::kMeta,
+                                   [&](memory::Tracker& tracker) {
+                                     TrainingSetup setup(shape, c10::kMeta, tracker);
+                                     // What is being built counts as temporary until it is claimed; the
+                                     // categories' own maxima are those of the steps.
+                                     setup_peak = tracker.peak();
+                                     tracker.reset_peak();
+                                     const auto recording = make_recording(shape);
+                                     const auto options = at::TensorOptions(at::kLong).device(c10::kMeta);
+                                     for (std::int64_t step = 0; step < steps; ++step) {
+                                       io::Batch batch;
+                                       {
+                                         auto claim = tracker.claim(trace::Category::Input);
+                                         batch = {at::empty({shape.batch_size, shape.seq_len}, options),
+                                                  at::empty({shape.batch_size, shape.seq_len}, options)};
+                                       }
+                                       run_step(setup, batch, shape, shape.batch_size * shape.seq_len,
+                                                shape.optimizer.lr, tracker);
+                                     }
+                                   },
+                                   {.workspaces = config.device.is_cpu()});
   if (setup_peak.total > captured.peak.total) captured.peak = setup_peak;
   return captured;
 }

@@ -1,0 +1,235 @@
+// The promise: what was predicted before the first step is what the run then needs, and never more than the
+// budget.
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "snug/base/bytes.h"
+#include "snug/base/error.h"
+#include "snug/train/planning.h"
+#include "snug/train/predict.h"
+#include "snug/train/trainer.h"
+
+namespace snug::train {
+namespace {
+
+struct Threads {
+  explicit Threads(int count) : before(at::get_num_threads()) { at::set_num_threads(count); }
+  ~Threads() { at::set_num_threads(before); }
+  int before;
+};
+
+TrainConfig random_step(std::mt19937& random) {
+  const auto pick = [&](std::initializer_list<std::int64_t> from) {
+    return from.begin()[std::uniform_int_distribution<std::size_t>(0, from.size() - 1)(random)];
+  };
+  TrainConfig config;
+  config.model_name = "random";
+  const std::int64_t head = pick({8, 16, 32}), kv_heads = pick({1, 2, 4});
+  std::int64_t heads = kv_heads * pick({1, 2, 3});
+  while (heads * head < 48) heads *= 2;
+  config.model = {.vocab_size = pick({64, 300, 512}),
+                  .hidden_size = std::min<std::int64_t>(heads * head, 512),
+                  .intermediate_size = pick({96, 176, 344}),
+                  .num_layers = pick({1, 2, 3, 5, 8, 12}),
+                  .num_heads = heads,
+                  .num_kv_heads = kv_heads,
+                  .head_dim = head,
+                  .max_positions = 256,
+                  .tied_embeddings = pick({0, 1}) == 1};
+  config.precision = pick({0, 0, 1}) == 1 ? Precision::Bf16 : Precision::Fp32;
+  config.batch_size = pick({2, 4, 6});
+  config.seq_len = pick({33, 64, 128});
+  config.micro_batch = config.batch_size;
+  config.steps = 2;
+  config.optimizer.kind = pick({0, 0, 1}) == 1 ? OptimizerKind::Sgd : OptimizerKind::AdamW;
+  return config;
+}
+
+struct Case {
+  TrainConfig config;
+  plan::Planner planner;
+  std::uint64_t budget = 0;
+};
+
+// A budget between 0.35 of the plain peak, or the smallest plan, and `most` of the plain peak; a step that
+// has none is drawn again.
+Case random_case(std::mt19937& random, double most) {
+  for (;;) {
+    const TrainConfig config = random_step(random);
+    plan::Planner planner = make_planner(config, {.hardware = plan::preset("cpu")});
+    const auto plain = static_cast<double>(planner.plain().peak_bytes);
+    const double least = std::max(0.35 * plain, static_cast<double>(planner.offers().front().peak_bytes));
+    if (least > most * plain) continue;
+    const double budget = std::uniform_real_distribution<double>(least, most * plain)(random);
+    return {config, std::move(planner), static_cast<std::uint64_t>(std::ceil(budget))};
+  }
+}
+
+struct Tried {
+  std::uint64_t predicted = 0, measured = 0;
+};
+
+Tried run(const Case& tried) {
+  TrainConfig config = tried.config;
+  const plan::Decision decision = tried.planner.decide(tried.budget);
+  check(decision.fits, "the budget was drawn to fit");
+  config.plan = tried.planner.write_down(decision, about_step(config));
+  config.micro_batch = config.plan->micro_batch;
+  config.budget_bytes = tried.budget;
+  const TrainResult result = train(config);
+  EXPECT_LE(decision.taken.peak_bytes, tried.budget);
+  EXPECT_LE(result.measured.peak.total, tried.budget);
+  return {decision.taken.peak_bytes, result.measured.peak.total};
+}
+
+void expect_near(const Tried& tried, double share) {
+  EXPECT_NEAR(static_cast<double>(tried.measured), static_cast<double>(tried.predicted),
+              share * static_cast<double>(tried.predicted));
+}
+
+TEST(PlannedRuns, NeedWhatWasPredictedOnOneThread) {
+  const Threads one(1);
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937 random(seed);
+  int exact = 0;
+  for (int i = 0; i < 30; ++i) {
+    const Case drawn = random_case(random, i < 22 ? 0.799 : 1.0);
+    SCOPED_TRACE(to_json(drawn.config).dump() + fmt::format(" budget {}", drawn.budget));
+    const Tried tried = run(drawn);
+    expect_near(tried, 0.005);
+    exact += tried.measured == tried.predicted;
+  }
+  RecordProperty("exact_to_the_byte", exact);
+}
+
+TEST(PlannedRuns, StayWithinTheBudgetOnTwoThreads) {
+  const Threads two(2);
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937 random(seed);
+  for (int i = 0; i < 10; ++i) {
+    const Case drawn = random_case(random, 0.9);
+    SCOPED_TRACE(to_json(drawn.config).dump() + fmt::format(" budget {}", drawn.budget));
+    expect_near(run(drawn), 0.02);
+  }
+}
+
+TrainConfig twelve_layers() {
+  TrainConfig config;
+  config.model_name = "twelve layers";
+  config.model = {.vocab_size = 512,
+                  .hidden_size = 128,
+                  .intermediate_size = 344,
+                  .num_layers = 12,
+                  .num_heads = 4,
+                  .num_kv_heads = 4,
+                  .head_dim = 32,
+                  .max_positions = 256};
+  config.steps = 2;
+  return config;
+}
+
+TEST(PlannedRuns, FitAThirdOfThePlainPeakAtTheSameMicroBatch) {
+  const Threads one(1);
+  const TrainConfig config = twelve_layers();
+  Case smallest{config, make_planner(config, {.hardware = plan::preset("cpu"), .micro_batches = {8}})};
+  smallest.budget = smallest.planner.offers().front().peak_bytes;
+  EXPECT_LE(static_cast<double>(smallest.budget),
+            0.35 * static_cast<double>(smallest.planner.plain().peak_bytes));
+  const Tried tried = run(smallest);
+  EXPECT_EQ(tried.predicted, smallest.budget);
+  EXPECT_EQ(tried.measured, smallest.budget);
+}
+
+TEST(PlannedRuns, LearnExactlyWhatThePlainRunLearns) {
+  const Threads one(1);
+  TrainConfig config = twelve_layers();
+  config.model.num_layers = 3;
+  config.steps = 4;
+  const plan::Planner planner =
+      make_planner(config, {.hardware = plan::preset("cpu"), .micro_batches = {config.micro_batch}});
+  const TrainResult plain = train(config);
+  config.plan = planner.write_down(planner.decide(planner.offers().front().peak_bytes), about_step(config));
+  const TrainResult planned = train(config);
+  EXPECT_LT(planned.measured.peak.total, plain.measured.peak.total / 2);
+  EXPECT_EQ(*planned.last_loss, *plain.last_loss);
+}
+
+TEST(Planning, MoreMemoryIsNeverSlowerAndWhatIsMissingIsEnough) {
+  const TrainConfig config = twelve_layers();
+  const plan::Planner planner = make_planner(config, {.hardware = plan::preset("cpu")});
+  const std::uint64_t plain = planner.plain().peak_bytes;
+  double last = std::numeric_limits<double>::infinity();
+  for (std::uint64_t budget = plain / 50; budget <= plain + plain / 10; budget += plain / 500) {
+    const plan::Decision decision = planner.decide(budget);
+    EXPECT_LE(decision.taken.seconds, last * (1 + 1e-6));
+    EXPECT_GE(decision.taken.seconds, decision.bound_seconds);
+    if (decision.fits) last = decision.taken.seconds;
+    EXPECT_EQ(decision.fits, decision.missing_bytes == 0);
+    if (!decision.fits) {
+      EXPECT_TRUE(planner.decide(budget + decision.missing_bytes).fits);
+      EXPECT_FALSE(planner.decide(budget + decision.missing_bytes - 1).fits);
+    }
+  }
+}
+
+TEST(Planning, APlanForAnotherStepIsRefusedWithTheReason) {
+  const TrainConfig config = twelve_layers();
+  const plan::Planner planner = make_planner(config, {.hardware = plan::preset("cpu"), .micro_batches = {4}});
+  const plan::Plan plan =
+      planner.write_down(planner.decide(planner.offers().front().peak_bytes), about_step(config));
+  check_plan(plan, config);
+  const auto refuses = [&](const TrainConfig& other, const plan::Plan& given, const std::string& says) {
+    try {
+      check_plan(given, other);
+      ADD_FAILURE() << "was not refused: " << says;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(says), std::string::npos) << error.what();
+    }
+  };
+  TrainConfig longer = config;
+  longer.seq_len = 255;
+  refuses(longer, plan, "seq_len 256, here 255");
+  TrainConfig wider = config;
+  wider.model.hidden_size = 256;
+  refuses(wider, plan, "architecture");
+  plan::Plan edited = plan;
+  edited.regions[1].recompute.push_back({999, 0, "aten::mul.Tensor"});
+  refuses(config, edited, "999.0 aten::mul.Tensor");
+  edited = plan;
+  edited.regions[1].structure ^= 1;
+  refuses(config, edited, "layers.0");
+  edited = plan;
+  edited.regions.pop_back();
+  refuses(config, edited, "no region \"head\"");
+  edited = plan;
+  edited.micro_batch = 3;
+  refuses(config, edited, "micro_batch 3");
+  edited = plan;
+  edited.step["torch"] = "1.0.0";
+  refuses(config, edited, "torch \"1.0.0\"");
+}
+
+TEST(Planning, ALargerShapeThanPlannedIsAnErrorBeforeMemoryRunsOut) {
+  TrainConfig config = twelve_layers();
+  config.model.num_layers = 2;
+  const plan::Planner planner = make_planner(config, {.hardware = plan::preset("cpu"), .micro_batches = {4}});
+  config.plan = planner.write_down(planner.decide(planner.plain().peak_bytes), about_step(config));
+  config.micro_batch = 8;  // the plan is for 4
+  try {
+    train(config);
+    ADD_FAILURE() << "ran";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("than the plan's"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace snug::train
