@@ -13,7 +13,7 @@
 namespace snug::cli {
 namespace {
 
-constexpr auto kVerbs = "estimate, plan, train, profile or report";
+constexpr auto kVerbs = "estimate, plan, train, tune, verify, profile or report";
 
 void check_verb(const CLI::App& app, const std::string& first) {
   const auto named = app.get_subcommands([&](const CLI::App* verb) { return verb->get_name() == first; });
@@ -30,6 +30,8 @@ void run(int argc, char** argv) {
   add_estimate(app);
   add_plan(app);
   add_train(app);
+  add_tune(app);
+  add_verify(app);
   add_profile(app);
   add_report(app);
   for (CLI::App* verb : app.get_subcommands({})) verb->group("Verbs");

@@ -11,6 +11,7 @@
 #include "snug/plan/hardware.h"
 #include "snug/plan/planner.h"
 #include "snug/trace/ledger.h"
+#include "snug/train/verify.h"
 
 namespace snug::cli {
 
@@ -34,6 +35,7 @@ std::string in_short(const plan::Decision& decision, const plan::Plan& plan);
 // What does not fit, by how much, and what would help.
 std::string does_not_fit(const train::TrainConfig& config, const plan::Planner& planner,
                          const plan::Decision& decision);
+std::string verified_text(const train::Verified& verified);
 std::string sweep_table(const plan::Planner& planner);
 
 // The fields that others rely on; `step` is the captured step under the plan.

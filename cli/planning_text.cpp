@@ -138,6 +138,18 @@ std::string does_not_fit(const train::TrainConfig& config, const Planner& planne
   return text;
 }
 
+std::string verified_text(const train::Verified& verified) {
+  const std::string gradients =
+      verified.tensors == 0 ? "gradients not compared: the plain step does not fit"
+                            : fmt::format("{} of {} gradients bit-equal to the plain step's",
+                                          verified.tensors - verified.differing_tensors, verified.tensors);
+  std::string text = fmt::format("{} of {} values unchanged, {}", verified.values - verified.differing_values,
+                                 verified.values, gradients);
+  if (verified.largest_difference > 0)
+    text += fmt::format(", largest difference {:.3g}", verified.largest_difference);
+  return text;
+}
+
 std::string sweep_table(const Planner& planner) {
   std::string text =
       fmt::format("{:>12} {:>8} {:>10} {:>8}   {}\n", "budget", "of plain", "step", "slower", "split");

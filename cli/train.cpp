@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "cli/exit_status.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
@@ -39,6 +40,7 @@ struct Flags {
   TrainingFlags training;
   std::optional<std::uint64_t> budget;
   std::string plan, hardware, out_dir;
+  bool verify = false;
   bool json = false;
 };
 
@@ -74,6 +76,15 @@ std::string decide(const Flags& flags, TrainConfig& config) {
   return in_short(plan_for_budget(flags.training, hardware, *flags.budget, config), *config.plan);
 }
 
+// Before anything is written.
+void verify_first(const TrainConfig& config, std::FILE* text_to) {
+  check(config.plan || config.recompute != train::Recompute::None,
+        "--verify compares a plan with the plain step: give --budget, --plan or --recompute");
+  const train::Verified verified = train::verify(config);
+  if (!verified.equal()) throw AnswerIsNo(verified_text(verified));
+  print("verified  " + verified_text(verified) + "\n", text_to);
+}
+
 void run(const Flags& flags) {
   TrainConfig config = training_config(flags.training);
   const std::string plan_text = decide(flags, config);
@@ -81,6 +92,7 @@ void run(const Flags& flags) {
                                ? train::RunDirectory::first_free("runs", run_name(config.model_name))
                                : fs::path(flags.out_dir);
   std::FILE* const text_to = flags.json ? stderr : stdout;
+  if (flags.verify) verify_first(config, text_to);
   train::Progress progress({.steps = config.steps, .budget_bytes = config.budget_bytes});
   const TrainResult result = train::train(
       config, {.out_dir = out_dir,
@@ -110,6 +122,9 @@ void add_train(CLI::App& snug) {
   add_text(verb, "--plan", "FILE", flags->plan, "Run a plan that 'snug plan --out' wrote");
   add_text(verb, "--hardware", "NAME|FILE", flags->hardware,
            "Whose speed --budget plans with: " + plan::preset_names() + " or a hardware.json");
+  verb.add_flag("--verify", flags->verify,
+                "First compare a step under the plan with the plain one, bit by bit")
+      ->disable_flag_override();
   add_text(verb, "--out-dir", "PATH", flags->out_dir,
            "The run directory; default runs/MODEL-N, the first that is free");
   add_json(verb, flags->json);

@@ -1,0 +1,91 @@
+// snug tune: the largest micro-batch that fits.
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cli/exit_status.h"
+#include "cli/flags.h"
+#include "cli/output.h"
+#include "cli/planning.h"
+#include "cli/training_flags.h"
+#include "cli/verbs.h"
+#include "snug/base/bytes.h"
+#include "snug/base/error.h"
+#include "snug/plan/hardware.h"
+#include "snug/train/predict.h"
+#include "snug/train/trainer.h"
+
+namespace snug::cli {
+namespace {
+
+constexpr auto kExamples = R"(Examples:
+  snug tune --batch-size 32 --budget 300MiB
+      The most sequences per forward that 300 MiB hold; the batch stays 32, by accumulation.
+  snug tune --model llama-1.3b --batch-size 64 --seq-len 4096 --budget 80GiB --recompute cheap
+      The same with cheap values re-made.)";
+
+struct Flags {
+  TrainingFlags training{.steps = 1};
+  std::optional<std::uint64_t> budget;
+  bool json = false;
+};
+
+std::uint64_t predicted_bytes(const train::TrainConfig& config) {
+  const std::uint64_t outside =
+      config.device.is_cuda() ? choose_hardware("", config.device).outside_bytes : 0;
+  return outside + train::predict(config).peak.total;
+}
+
+// Memory rises with the micro-batch: the first that fits, from the largest down.
+std::uint64_t take_largest(train::TrainConfig& config, std::uint64_t budget) {
+  std::uint64_t predicted = 0;
+  for (std::int64_t micro = config.batch_size; micro >= 1; --micro) {
+    if (config.batch_size % micro != 0) continue;
+    config.micro_batch = micro;
+    predicted = predicted_bytes(config);
+    if (predicted <= budget) return predicted;
+  }
+  throw AnswerIsNo(
+      fmt::format("not even one sequence per forward fits {}: it needs {}, {} more; 'snug plan' says what "
+                  "else would help",
+                  format_bytes(budget), format_bytes(predicted), format_bytes(predicted - budget)));
+}
+
+void run(const Flags& flags) {
+  check(flags.budget.has_value(), "snug tune needs --budget: how much memory is there?");
+  check(!flags.training.micro_batch && !flags.training.accumulation,
+        "snug tune finds the micro-batch: leave out --micro-batch and --accumulation");
+  train::TrainConfig config = training_config(flags.training);
+  const std::uint64_t predicted = take_largest(config, *flags.budget);
+  config.budget_bytes = flags.budget;
+  config.steps = 1;
+  const train::TrainResult result = train::train(config);  // the proof
+  const std::uint64_t measured = result.budget_use_bytes(config.device);
+  if (flags.json) {
+    print_json({{"micro_batch", config.micro_batch},
+                {"accumulation", config.accumulation()},
+                {"predicted", {{"peak_bytes", predicted}}},
+                {"measured", {{"peak_bytes", measured}}}});
+    return;
+  }
+  print(fmt::format("--micro-batch {} x {} of --batch-size {}: predicted {}, measured {} of {}\n",
+                    config.micro_batch, config.accumulation(), config.batch_size, format_bytes(predicted),
+                    format_bytes(measured), format_bytes(*flags.budget)));
+}
+
+}  // namespace
+
+void add_tune(CLI::App& snug) {
+  CLI::App& verb = *snug.add_subcommand(
+      "tune", "Find the largest micro-batch for a budget: predicted, then proven by one step");
+  auto flags = std::make_shared<Flags>();
+  add_training_flags(verb, flags->training);
+  add_choice(verb, "--budget", "SIZE", flags->budget, parse_bytes, "The most memory to use: 12GiB, 800MiB");
+  add_json(verb, flags->json);
+  verb.footer(kExamples);
+  verb.callback([flags] { run(*flags); });
+}
+
+}  // namespace snug::cli

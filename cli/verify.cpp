@@ -1,0 +1,67 @@
+// snug verify: does a plan change the mathematics?
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cli/exit_status.h"
+#include "cli/flags.h"
+#include "cli/output.h"
+#include "cli/planning.h"
+#include "cli/verbs.h"
+#include "snug/base/bytes.h"
+#include "snug/base/error.h"
+#include "snug/train/verify.h"
+
+namespace snug::cli {
+namespace {
+
+constexpr auto kExamples = R"(Examples:
+  snug verify --budget 150MiB
+      A step of the tiny preset in 150 MiB against the plain one: every value, every gradient, bit by bit.
+  snug verify --plan plan.json --json
+      The same for a plan from a file, for scripts. Exit status 1 if anything differs.)";
+
+struct Flags {
+  TrainingFlags training{.steps = 1};
+  std::optional<std::uint64_t> budget;
+  std::string plan;
+  bool json = false;
+};
+
+void run(const Flags& flags) {
+  train::TrainConfig config = training_config(flags.training);
+  const int ways =
+      flags.budget.has_value() + !flags.plan.empty() + (flags.training.recompute != train::Recompute::None);
+  check(ways == 1,
+        "give one of --budget, --plan and --recompute: what is to be compared with the plain step?");
+  if (flags.budget)
+    plan_for_budget(flags.training, choose_hardware("", config.device), *flags.budget, config);
+  if (!flags.plan.empty()) take_plan(flags.plan, config);
+  const train::Verified verified = train::verify(config);
+  if (flags.json)
+    print_json({{"equal", verified.equal()},
+                {"values", verified.values},
+                {"tensors", verified.tensors},
+                {"largest_difference", verified.largest_difference}});
+  const std::string text = verified_text(verified);
+  if (!verified.equal()) throw AnswerIsNo(text);
+  if (!flags.json) print(text + "\n");
+}
+
+}  // namespace
+
+void add_verify(CLI::App& snug) {
+  CLI::App& verb =
+      *snug.add_subcommand("verify", "Compare a step under a plan with the plain one, bit by bit");
+  auto flags = std::make_shared<Flags>();
+  add_training_flags(verb, flags->training);
+  add_choice(verb, "--budget", "SIZE", flags->budget, parse_bytes, "Verify the plan for this budget");
+  add_text(verb, "--plan", "FILE", flags->plan, "Verify a plan that 'snug plan --out' wrote");
+  add_json(verb, flags->json);
+  verb.footer(kExamples);
+  verb.callback([flags] { run(*flags); });
+}
+
+}  // namespace snug::cli

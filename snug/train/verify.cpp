@@ -1,0 +1,93 @@
+#include "snug/train/verify.h"
+
+#include <ATen/ATen.h>
+
+#include <optional>
+#include <vector>
+
+#include "snug/io/token_dataset.h"
+#include "snug/train/step.h"
+
+namespace snug::train {
+
+namespace {
+
+// Plain attention's backward on a GPU adds in any order: without this it would differ from itself.
+class Deterministic {
+ public:
+  Deterministic() { at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true); }
+  ~Deterministic() { at::globalContext().setDeterministicAlgorithms(before_, before_warn_only_); }
+  Deterministic(const Deterministic&) = delete;  // it is a stretch of time
+  Deterministic& operator=(const Deterministic&) = delete;
+
+ private:
+  bool before_ = at::globalContext().deterministicAlgorithms();
+  bool before_warn_only_ = at::globalContext().deterministicAlgorithmsWarnOnly();
+};
+
+std::vector<at::Tensor> take_gradients(models::Llama& model) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : model->parameters()) {
+    gradients.push_back(parameter.grad().defined() ? parameter.grad().cpu() : at::Tensor());
+    parameter.mutable_grad().reset();
+  }
+  return gradients;
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  const auto bytes = [](const at::Tensor& tensor) { return tensor.contiguous().view(at::kByte); };
+  return a.sizes() == b.sizes() && at::equal(bytes(a.reshape(-1)), bytes(b.reshape(-1)));
+}
+
+void compare(const std::vector<at::Tensor>& plain, const std::vector<at::Tensor>& planned,
+             Verified& verified) {
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    if (!plain[i].defined() && !planned[i].defined()) continue;
+    ++verified.tensors;
+    if (plain[i].defined() && planned[i].defined() && same_bits(plain[i], planned[i])) continue;
+    ++verified.differing_tensors;
+    if (plain[i].defined() && planned[i].defined())
+      verified.largest_difference =
+          std::max(verified.largest_difference,
+                   (plain[i].to(at::kDouble) - planned[i].to(at::kDouble)).abs().max().item<double>());
+  }
+}
+
+}  // namespace
+
+Verified verify(const TrainConfig& config) {
+  validate(config);
+  const auto data = io::TokenDataset::open(config.data, {.vocab_size = config.model.vocab_size,
+                                                         .seq_len = config.seq_len,
+                                                         .seed = config.seed,
+                                                         .shuffle_seed = config.shuffle_seed});
+  data.check_vocabulary();
+  const Deterministic deterministic;
+  memory::Tracker tracker({.device = config.device});
+  at::manual_seed(config.seed);
+  TrainingSetup setup(config, config.device, tracker);
+  const io::Batch host = data.batch(0, config.batch_size);
+  const io::Batch batch{host.tokens.to(config.device), host.targets.to(config.device)};
+  const auto gradients = [&] {
+    accumulate_gradients(setup.model, batch, config.micro_batch, count_targets(batch.targets));
+    return take_gradients(setup.model);
+  };
+
+  std::optional<std::vector<at::Tensor>> plain;
+  try {
+    plain = gradients();
+  } catch (const c10::OutOfMemoryError&) {
+    take_gradients(setup.model);  // what there is of them
+  }
+  Verified verified;
+  const auto recording = make_recording(config, {.verify = true});
+  const std::vector<at::Tensor> planned = gradients();
+  for (const auto& [region, totals] : recording->totals()) {
+    verified.values += totals.checked;
+    verified.differing_values += totals.differing;
+  }
+  if (plain) compare(*plain, planned, verified);
+  return verified;
+}
+
+}  // namespace snug::train
