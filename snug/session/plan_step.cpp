@@ -1,0 +1,30 @@
+#include "snug/session/plan_step.h"
+
+#include <ATen/Parallel.h>
+#include <torch/version.h>
+
+#include "snug/base/bytes.h"
+#include "snug/base/error.h"
+#include "snug/capture/sketch.h"
+#include "snug/plan/cost.h"
+
+namespace snug {
+
+PlannedStep plan_step(const std::function<void(memory::Tracker&)>& step, const PlanOptions& options) {
+  const bool is_gpu = options.hardware.is_gpu;
+  auto model = std::make_shared<const plan::StepModel>(
+      capture::sketch(step, /*workspaces=*/!is_gpu), /*passes=*/1,
+      [&](const trace::Work& work) { return plan::seconds(work, options.hardware); });
+  auto planner = std::make_shared<const plan::Planner>(std::vector<plan::Split>{{.model = std::move(model)}},
+                                                       is_gpu ? options.hardware.outside_bytes : 0);
+  const plan::Decision decision = planner->decide(options.budget_bytes);
+  check(decision.fits, "the step does not fit ", format_bytes(options.budget_bytes),
+        ": the leanest plan needs ", format_bytes(decision.taken.peak_bytes), ", ",
+        format_bytes(decision.missing_bytes), " more");
+  const Json about = {{"torch", TORCH_VERSION},
+                      {"device", is_gpu ? "cuda" : "cpu"},
+                      {"threads", is_gpu ? 0 : at::get_num_threads()}};
+  return {planner->write_down(decision, about), planner};
+}
+
+}  // namespace snug
