@@ -32,6 +32,7 @@ struct Flags {
   std::optional<double> max_slowdown;
   std::string hardware, out;
   bool sweep = false;
+  bool measure = false;
   bool json = false;
 };
 
@@ -51,8 +52,18 @@ void run(const Flags& flags) {
   const bool names_gpu = !flags.hardware.empty() && plan::load_hardware(flags.hardware).is_gpu;
   if (names_gpu) training.device = "cuda";
   train::TrainConfig config = training_config(training, /*device_must_exist=*/false);
-  const plan::Hardware hardware = choose_hardware(flags.hardware, config.device);
-  const plan::Planner planner = planner_for(training, config, hardware);
+  plan::Hardware hardware = choose_hardware(flags.hardware, config.device);
+  plan::Planner planner = planner_for(training, config, hardware);
+  if (flags.measure) {
+    check(config.device.is_cpu() && !hardware.is_gpu, "--measure times a step on this machine's CPU, not on ",
+          hardware.name);
+    train::TrainConfig lean = config;  // it fits wherever anything does
+    lean.plan = planner.write_down(planner.decide(0), train::about_step(config));
+    lean.micro_batch = lean.plan->micro_batch;
+    const plan::MeasuredCosts costs = train::measure_costs(lean, hardware);
+    planner = planner_for(training, config, hardware, &costs);
+    hardware.is_estimate = false;
+  }
   const plan::Decision decision = planner.decide(budget(flags, planner, hardware));
   config.plan = planner.write_down(decision, train::about_step(config));
   config.micro_batch = config.plan->micro_batch;
@@ -84,6 +95,9 @@ void add_plan(CLI::App& snug) {
       verb, "--hardware", "NAME|FILE", flags->hardware,
       "Plan for " + plan::preset_names() + " or a hardware.json; default cpu, or h200 with --device cuda");
   verb.add_flag("--sweep", flags->sweep, "A table of budgets against time")->disable_flag_override();
+  verb.add_flag("--measure", flags->measure,
+                "Run three steps first and plan with the times they took; on the CPU")
+      ->disable_flag_override();
   add_text(verb, "--out", "FILE", flags->out, "Write the plan here, for train --plan");
   add_json(verb, flags->json);
   verb.footer(kExamples);

@@ -13,8 +13,8 @@ plan::Hardware choose_hardware(const std::string& given, c10::Device device) {
 
 // Given by hand, the split stays as it is.
 plan::Planner planner_for(const TrainingFlags& flags, const train::TrainConfig& config,
-                          const plan::Hardware& hardware) {
-  train::PlanningOptions options{.hardware = hardware};
+                          const plan::Hardware& hardware, const plan::MeasuredCosts* costs) {
+  train::PlanningOptions options{.hardware = hardware, .costs = costs};
   if (flags.micro_batch || flags.accumulation) options.micro_batches = {config.micro_batch};
   return train::make_planner(config, options);
 }

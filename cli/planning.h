@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/training_flags.h"
+#include "snug/plan/cost.h"
 #include "snug/plan/hardware.h"
 #include "snug/plan/planner.h"
 #include "snug/trace/ledger.h"
@@ -25,7 +26,7 @@ plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware&
 void take_plan(const std::string& path, train::TrainConfig& config);
 
 plan::Planner planner_for(const TrainingFlags& flags, const train::TrainConfig& config,
-                          const plan::Hardware& hardware);
+                          const plan::Hardware& hardware, const plan::MeasuredCosts* costs = nullptr);
 
 // The ladder: the plain peak by category, each lever with what it saves and costs, what comes next.
 std::string ladder(const train::TrainConfig& config, const plan::Planner& planner,

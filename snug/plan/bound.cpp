@@ -26,10 +26,17 @@ double price(const Corner& fewer, const Corner& more) {
   return (fewer.seconds - more.seconds) / static_cast<double>(more.kept_bytes - fewer.kept_bytes);
 }
 
+// A choice by what its own forward and backward need.
+struct Need {
+  std::uint64_t own_bytes = 0;
+  double seconds = 0;
+};
+
 // What is left of a region's choices under a budget.
 struct Relaxed {
-  std::vector<Corner> corners;     // convex: from the fewest bytes to the fastest
-  std::uint64_t lowest_bytes = 0;  // the least its own forward and backward need
+  std::vector<Corner> corners;  // convex: from the fewest bytes to the fastest
+  std::vector<Need> needs;
+  double fastest() const { return corners.back().seconds; }
 };
 
 std::vector<Corner> convex_hull(std::vector<Corner> corners) {
@@ -48,14 +55,16 @@ std::vector<Corner> convex_hull(std::vector<Corner> corners) {
 
 Relaxed relax(const Choices& choices, std::uint64_t budget) {
   std::vector<Corner> corners;
-  std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max();
+  Relaxed relaxed;
   for (const Choice& choice : choices) {
     const std::uint64_t own = std::max(choice.forward_bytes, choice.backward_bytes);
     if (own > budget) continue;
-    lowest = std::min(lowest, own);
-    corners.push_back({choice.kept_bytes, choice.forward_seconds + choice.backward_seconds});
+    const double seconds = choice.forward_seconds + choice.backward_seconds;
+    relaxed.needs.push_back({own, seconds});
+    corners.push_back({choice.kept_bytes, seconds});
   }
-  return {convex_hull(std::move(corners)), lowest};
+  relaxed.corners = convex_hull(std::move(corners));
+  return relaxed;
 }
 
 // The regions passed so far, each at its fastest, and the savings they offer, cheapest first.
@@ -87,17 +96,28 @@ class Passed {
   std::vector<Saving> savings_;
 };
 
+// The least time beyond everybody's fastest that leaves the region room for its own needs.
+double extra_seconds(const Passed& passed, const Relaxed& region, std::uint64_t budget) {
+  double least = kInfinity;
+  for (const Need& need : region.needs)
+    least = std::min(least, passed.extra_seconds(budget - need.own_bytes) + need.seconds - region.fastest());
+  return least;
+}
+
 }  // namespace
 
 double lower_bound(const Problem& problem, std::uint64_t budget_bytes) {
   if (budget_bytes < problem.floor_bytes) return kInfinity;
   Passed passed;
   double fastest = 0, extra = 0;
+  std::uint64_t kept_at_least = 0;  // by the regions passed
   for (const auto& choices : problem.regions) {
-    const Relaxed region = relax(*choices, budget_bytes);
+    if (kept_at_least > budget_bytes) return kInfinity;
+    const Relaxed region = relax(*choices, budget_bytes - kept_at_least);
     if (region.corners.empty()) return kInfinity;
-    extra = std::max(extra, passed.extra_seconds(budget_bytes - region.lowest_bytes));
-    fastest += region.corners.back().seconds;
+    extra = std::max(extra, extra_seconds(passed, region, budget_bytes));
+    fastest += region.fastest();
+    kept_at_least += region.corners.front().kept_bytes;
     passed.add(region);
   }
   extra = std::max(extra, passed.extra_seconds(budget_bytes));

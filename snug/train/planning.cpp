@@ -7,9 +7,10 @@
 #include <algorithm>
 
 #include "snug/base/error.h"
+#include "snug/capture/operator_timer.h"
 #include "snug/capture/sketch.h"
-#include "snug/plan/cost.h"
 #include "snug/train/step.h"
+#include "snug/train/trainer.h"
 
 namespace snug::train {
 
@@ -49,7 +50,9 @@ trace::Sketch sketch_step(const TrainConfig& config, std::int64_t micro_batch) {
 }
 
 plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& options) {
-  const plan::Cost cost = [&](const trace::Work& work) { return plan::seconds(work, options.hardware); };
+  const plan::Cost cost = [&](const trace::Work& work) {
+    return options.costs ? (*options.costs)(work) : plan::seconds(work, options.hardware);
+  };
   std::vector<plan::Split> splits;
   for (const std::int64_t micro :
        options.micro_batches.empty() ? divisors(config.batch_size) : options.micro_batches) {
@@ -60,6 +63,18 @@ plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& opt
                                                                        static_cast<double>(passes), cost)});
   }
   return plan::Planner(std::move(splits), options.hardware.is_gpu ? options.hardware.outside_bytes : 0);
+}
+
+plan::MeasuredCosts measure_costs(const TrainConfig& config, const plan::Hardware& hardware) {
+  check(config.device.is_cpu(), "operators are timed on the CPU only");
+  TrainConfig few = config;
+  few.steps = 3;  // the first two warm up
+  capture::OperatorTimer timer;
+  std::vector<capture::OperatorTimer::Timed> timed;
+  train(few, {.on_step = [&](const StepMetrics&) { timed = timer.take(); }});
+  plan::MeasuredCosts costs(hardware);
+  for (const auto& [work, seconds] : timed) costs.add(work, seconds);
+  return costs;
 }
 
 Json about_step(const TrainConfig& config) {

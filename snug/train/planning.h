@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "snug/base/export.h"
+#include "snug/plan/cost.h"
 #include "snug/plan/hardware.h"
 #include "snug/plan/planner.h"
 #include "snug/train/config.h"
@@ -17,11 +18,15 @@ namespace snug::train {
 
 struct PlanningOptions {
   plan::Hardware hardware;
+  const plan::MeasuredCosts* costs = nullptr;  // instead of the hardware's rates
   // Sequences per forward to choose from, the plain step's first; empty: every divisor of the batch.
   std::vector<std::int64_t> micro_batches;
 };
 
 SNUG_API plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& options);
+
+// Three steps of the run itself, under config.plan, the last one timed operator by operator; on the CPU.
+SNUG_API plan::MeasuredCosts measure_costs(const TrainConfig& config, const plan::Hardware& hardware);
 
 // What a plan is for. One made for another step is refused with the first difference.
 SNUG_API Json about_step(const TrainConfig& config);

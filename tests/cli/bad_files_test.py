@@ -79,12 +79,14 @@ class BadOutput(CommandTest):
         self.refuses(*RUN, "--out-dir", "run", says=["--out-dir run", "already holds a run"])
 
     def test_the_place_of_a_run_that_never_stepped_may_be_taken(self):
-        result = self.snug(*RUN, "--out-dir", "run", "--budget", "1MiB")
+        self.succeeds("plan", *SMALL, "--out", "plan.json")
+        self.write("plan.json", json.dumps({**self.read("plan.json"), "budget_bytes": 2**20}))
+        result = self.snug(*RUN, "--out-dir", "run", "--plan", "plan.json")
         self.assertEqual(result.returncode, 3, result.stderr)
         self.assertIn("out of budget", result.stderr)
         self.succeeds("report", "run/trace")  # shows why
         self.succeeds(*RUN, "--out-dir", "run")
-        self.assertIsNone(json.loads((self.folder / "run" / "config.json").read_text())["budget_bytes"])
+        self.assertIsNone(self.read("run/config.json")["budget_bytes"])
 
     def test_two_runs_do_not_share_a_folder(self):
         run = self.folder / "run"

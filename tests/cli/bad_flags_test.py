@@ -6,8 +6,8 @@ class BadFlags(CommandTest):
     def test_unknown_verbs_and_options(self):
         self.refuses(says="expected a verb")
         self.refuses("--model", "tiny", says="expected a verb")
-        self.refuses("tarin", says=["tarin", "estimate, train"])
-        self.refuses("train", "--plan", "plan.json", says=["--plan", "snug train --help"])
+        self.refuses("tarin", says=["tarin", "estimate, plan, train, tune, verify, profile or report"])
+        self.refuses("profile", "--plan", "plan.json", says=["--plan", "snug profile --help"])
         self.refuses("train", "--offload", "all", says="--offload")
         self.refuses("train", "--resume", says="--resume")
         self.refuses("estimate", "--budget", "1GiB", says="--budget")
@@ -18,6 +18,8 @@ class BadFlags(CommandTest):
         self.refuses("train", "--data", "--steps", "3", says=["--data", "needs a value"])
         self.refuses("train", "--steps", 1, "--steps", 2, says=["--steps", "2 times"])
         self.refuses("train", "--json=3", says="--json")
+        self.refuses("train", "--verify=3", says="--verify")
+        self.refuses("plan", "--sweep=3", says="--sweep")
 
     def test_numbers(self):
         for option, value in [("--batch-size", "abc"), ("--batch-size", "0"), ("--batch-size", "1e300"),
@@ -36,6 +38,8 @@ class BadFlags(CommandTest):
         for size in ("12Gib", "-3", "1e99GiB", "0", "0GiB", "GiB", "nan", "12 GiB", "99999999999GiB"):
             with self.subTest(size):
                 self.refuses("train", "--budget", size, says=["--budget", size])
+        for verb in ("plan", "tune", "verify"):
+            self.refuses(verb, "--budget", "0", says="--budget")
 
     def test_names(self):
         self.refuses("train", "--model", "gpt5", says=["gpt5", "tiny", "llama2-7b"])
@@ -63,6 +67,23 @@ class BadFlags(CommandTest):
         self.refuses("train", "--optimizer", "sgd", "--decay", "all", says=["--decay", "sgd"])
         self.refuses("train", "--momentum", "0.9", says=["--momentum", "adamw"])
         self.refuses("train", "--data", "synthetic", "--shuffle", 1, *SMALL, says="shuffle")
+
+    def test_two_that_decide_the_same(self):
+        self.refuses("train", "--budget", "1GiB", "--recompute", "cheap", says=["--budget", "--recompute"])
+        self.refuses("train", "--plan", "plan.json", "--recompute", "block", says=["--plan", "--recompute"])
+        self.refuses("train", "--budget", "1GiB", "--plan", "plan.json", says=["--budget", "--plan"])
+        self.refuses("train", "--plan", "plan.json", "--micro-batch", 1, says=["plan", "--micro-batch"])
+        self.refuses("train", "--plan", "plan.json", "--accumulation", 2, says=["plan", "--accumulation"])
+        self.refuses("plan", "--budget", "1GiB", "--recompute", "cheap", says="--recompute")
+        self.refuses("plan", "--budget", "1GiB", "--max-slowdown", 2, says=["--budget", "--max-slowdown"])
+
+    def test_slowdowns(self):
+        for value in ("0.9", "-1", "nan", "inf", "fast"):
+            with self.subTest(value):
+                self.refuses("plan", "--max-slowdown", value, says=["--max-slowdown", value])
+
+    def test_hardware_for_nothing(self):
+        self.refuses("train", "--hardware", "cpu", says=["--hardware", "--budget"])
 
     def test_schedules_without_steps(self):
         self.refuses("train", "--schedule", "cosine", "--steps", 5, "--warmup", 5, says=["--warmup 5", "--steps 5"])

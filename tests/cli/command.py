@@ -9,6 +9,9 @@ import unittest
 
 SNUG = os.environ["SNUG"]
 SMALL = ("--device", "cpu", "--batch-size", "2", "--seq-len", "16")  # milliseconds per step with the tiny preset
+MODEL = {"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "intermediate_size": 176,
+         "num_hidden_layers": 4, "num_attention_heads": 4, "max_position_embeddings": 128}
+STEP = ("--model", "model.json", "--device", "cpu", "--batch-size", "4", "--seq-len", "64")  # needs write_model()
 
 
 class CommandTest(unittest.TestCase):
@@ -44,6 +47,26 @@ class CommandTest(unittest.TestCase):
         for part in [says] if isinstance(says, str) else says:
             self.assertIn(part, result.stderr)
         self.assertEqual(self.files(), before)
+
+    def does_not_fit(self, *arguments):
+        """The answer no: status 1, why on standard error, nothing on standard output, no file made or changed."""
+        before = self.files()
+        result = self.snug(*arguments)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertTrue(result.stderr.startswith("snug: "), result.stderr)
+        self.assertEqual(self.files(), before)
+        return result.stderr
+
+    def read(self, name):
+        return json.loads((self.folder / name).read_text())
+
+    def losses(self, run):
+        return [json.loads(line)["loss"] for line in (self.folder / run / "metrics.jsonl").read_text().splitlines()]
+
+    def write_model(self):
+        """For STEP: a step of about 9 MiB that a planner can halve."""
+        self.write("model.json", json.dumps(MODEL))
 
     def write(self, name, content):
         path = self.folder / name

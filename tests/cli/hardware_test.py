@@ -1,0 +1,59 @@
+"""Hardware from files: a machine as numbers, which must make sense."""
+import json
+
+from command import STEP, CommandTest
+
+HARDWARE = {"name": "mine", "is_gpu": False, "is_estimate": True, "memory_bytes": 2**33, "outside_bytes": 0,
+            "matmul_flops_fp32": 1e11, "matmul_flops_bf16": 1e11, "attention_flops": 1e11, "memory_rate": 1e10,
+            "to_host_rate": 0.0, "to_device_rate": 0.0, "operation_seconds": 1e-6}
+PLAN = ("plan", *STEP, "--hardware", "hardware.json")
+
+
+class HardwareFiles(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.write_model()
+
+    def write_hardware(self, **changes):
+        self.write("hardware.json", json.dumps({**HARDWARE, **changes}))
+
+    def test_a_file_is_as_good_as_a_preset(self):
+        self.write_hardware()
+        plain = self.json(*PLAN)["plain"]
+        self.assertIn("on mine", self.succeeds(*PLAN))
+        self.write_hardware(matmul_flops_fp32=1e10)
+        slower = self.json(*PLAN)["plain"]
+        self.assertGreater(slower["step_seconds"], plain["step_seconds"])
+        self.assertEqual(slower["peak_bytes"], plain["peak_bytes"])
+        document = self.json("train", "--steps", 1, *STEP, "--budget", "5MiB", "--hardware", "hardware.json")
+        self.assertEqual(document["predicted"]["peak_bytes"], document["measured"]["peak_bytes"])
+
+    def test_numbers_that_make_no_sense(self):
+        rates = ("matmul_flops_fp32", "matmul_flops_bf16", "attention_flops", "memory_rate")
+        for key, value in [*((rate, value) for rate in rates for value in (0, -1.5)), ("memory_bytes", 0),
+                           ("memory_bytes", -1), ("memory_bytes", 1.5), ("outside_bytes", -1), ("outside_bytes", 2**33),
+                           ("to_host_rate", -1), ("to_device_rate", -1), ("operation_seconds", -1e-6),
+                           ("memory_rate", "fast"), ("memory_rate", None), ("name", 1), ("name", ""), ("is_gpu", 1)]:
+            with self.subTest(key=key, value=value):
+                self.write_hardware(**{key: value})
+                self.refuses(*PLAN, says=["hardware.json", key])
+
+    def test_a_gpu_without_a_link(self):
+        self.write_hardware(is_gpu=True)
+        self.refuses(*PLAN, says=["hardware.json", "to_host_rate"])
+
+    def test_keys(self):
+        self.write_hardware(colour="green")
+        self.refuses(*PLAN, says=["hardware.json", "unknown", "colour"])
+        for key in ("name", "memory_bytes", "memory_rate", "to_host_rate", "operation_seconds"):
+            with self.subTest(key):
+                self.write("hardware.json", json.dumps({k: v for k, v in HARDWARE.items() if k != key}))
+                self.refuses(*PLAN, says=["hardware.json", key, "missing"])
+
+    def test_what_is_no_hardware(self):
+        self.write("hardware.json", "{")
+        self.refuses(*PLAN, says=["hardware.json", "not valid JSON"])
+        self.refuses("plan", *STEP, "--hardware", ".", says="folder")
+        for verb in ("plan", "train"):
+            self.refuses(verb, *STEP, "--budget", "5MiB", "--hardware", "h300",
+                         says=["h300", "h200", "a100-40", "rtx4090", "cpu"])
