@@ -44,7 +44,8 @@ void compare_times() {
   const plan::Planner by_preset = train::make_planner(config, {.hardware = cpu, .micro_batches = {8}});
   const plan::MeasuredCosts costs =
       train::measure_costs(under_a_plan(config, by_preset, by_preset.plain().peak_bytes), cpu);
-  const plan::Planner planner = train::make_planner(config, {.hardware = cpu, .costs = &costs, .micro_batches = {8}});
+  const plan::Planner planner =
+      train::make_planner(config, {.hardware = cpu, .costs = &costs, .micro_batches = {8}});
   fmt::print("budget      predicted   measured    error  split\n");
   double worst = 0;
   std::vector<std::pair<double, double>> times;  // predicted, measured
@@ -101,7 +102,7 @@ void time_planning() {
     modelling += since(start);
   }
   const auto start = Clock::now();
-  const plan::Planner planner(std::move(splits), h200.outside_bytes);
+  const plan::Planner planner(std::move(splits), {.outside_bytes = h200.outside_bytes});
   const double searching = since(start);
   double worst = 0;
   for (const plan::Offer& offer : planner.offers())

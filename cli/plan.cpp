@@ -46,11 +46,10 @@ void run(const Flags& flags) {
   check(!flags.budget || !flags.max_slowdown, "give --budget or --max-slowdown, not both");
   check(flags.max_slowdown.value_or(1) >= 1, "--max-slowdown must be at least 1, got ",
         flags.max_slowdown.value_or(1));
-  check(flags.training.recompute == train::Recompute::None,
-        "--recompute chooses by hand what a plan chooses: leave it out");
   TrainingFlags training = flags.training;
   const bool names_gpu = !flags.hardware.empty() && plan::load_hardware(flags.hardware).is_gpu;
   if (names_gpu) training.device = "cuda";
+  if (!names_gpu && !flags.hardware.empty() && training.device == "auto") training.device = "cpu";
   train::TrainConfig config = training_config(training, /*device_must_exist=*/false);
   plan::Hardware hardware = choose_hardware(flags.hardware, config.device);
   plan::Planner planner = planner_for(training, config, hardware);
@@ -86,7 +85,7 @@ void add_plan(CLI::App& snug) {
   CLI::App& verb =
       *snug.add_subcommand("plan", "Say how a step fits a budget, what that costs, and why; needs no GPU");
   auto flags = std::make_shared<Flags>();
-  add_training_flags(verb, flags->training);
+  add_step_flags(verb, flags->training);
   add_choice(verb, "--budget", "SIZE", flags->budget, parse_bytes,
              "The most memory to use: 12GiB, 800MiB; default: the GPU's, or the plain step's on the CPU");
   add_number(verb, "--max-slowdown", flags->max_slowdown,

@@ -7,8 +7,12 @@
 namespace snug::cli {
 
 plan::Hardware choose_hardware(const std::string& given, c10::Device device) {
-  if (!given.empty()) return plan::load_hardware(given);
-  return plan::preset(device.is_cuda() ? "h200" : "cpu");
+  const plan::Hardware hardware = plan::load_hardware(!given.empty()     ? given
+                                                      : device.is_cuda() ? "h200"
+                                                                         : "cpu");
+  check(hardware.is_gpu == device.is_cuda(), "--hardware ", given, " is ",
+        hardware.is_gpu ? "a GPU" : "no GPU", " and --device is ", device.str(), ": give one of them");
+  return hardware;
 }
 
 // Given by hand, the split stays as it is.
@@ -30,7 +34,9 @@ plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware&
   return decision;
 }
 
-void take_plan(const std::string& path, train::TrainConfig& config) {
+void take_plan(const TrainingFlags& flags, const std::string& path, train::TrainConfig& config) {
+  check(!flags.micro_batch && !flags.accumulation,
+        "a plan says how the batch is split: leave out --micro-batch and --accumulation");
   config.plan = plan::load_plan(path);
   try {
     train::check_plan(*config.plan, config);

@@ -23,7 +23,7 @@ plan::Hardware choose_hardware(const std::string& given, c10::Device device);
 plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware& hardware,
                                std::uint64_t budget_bytes, train::TrainConfig& config);
 // Puts a plan from a file into the configuration. Throws Error unless it is for this very step.
-void take_plan(const std::string& path, train::TrainConfig& config);
+void take_plan(const TrainingFlags& flags, const std::string& path, train::TrainConfig& config);
 
 plan::Planner planner_for(const TrainingFlags& flags, const train::TrainConfig& config,
                           const plan::Hardware& hardware, const plan::MeasuredCosts* costs = nullptr);

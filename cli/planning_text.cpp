@@ -84,8 +84,9 @@ std::string ladder(const train::TrainConfig& config, const Planner& planner, con
       fmt::format("Plain step: {}, {} predicted on {}{}\n{}", format_bytes(decision.plain.peak_bytes),
                   train::format_seconds(decision.plain.step_seconds), hardware.name,
                   hardware.is_estimate ? " (an estimate)" : "", report::table(plain.peak, {.regions = 0}));
-  if (hardware.is_gpu)
-    text += fmt::format("  outside the step {:>12}\n", format_bytes(hardware.outside_bytes));
+  if (decision.plain.peak_bytes > plain.peak.total)
+    text += fmt::format("beside it {} for context, libraries and the allocator's rounding\n",
+                        format_bytes(decision.plain.peak_bytes - plain.peak.total));
   text += fmt::format("\nBudget {}\n", format_bytes(decision.budget_bytes));
   for (const plan::Lever& lever : decision.levers) text += lever_line(lever, planner, taken);
   if (decision.levers.empty()) text += "  nothing needs to be done: the plain step fits\n";
@@ -132,7 +133,7 @@ std::string does_not_fit(const train::TrainConfig& config, const Planner& planne
   if (states.optimizer > 0)
     text += fmt::format("  optimizer states on the host: {} less (not built yet)\n",
                         format_bytes(states.optimizer));
-  if (planner.split(decision.taken).micro_batch > 1 && config.batch_size > 1)
+  if (planner.splits().size() == 1 && config.batch_size > 1)
     text += "  a smaller --micro-batch, or none, so that the planner may split the batch\n";
   text += "  a shorter --seq-len, or more memory";
   return text;
@@ -175,6 +176,7 @@ Json plan_document(const Planner& planner, const Decision& decision, const trace
       {"predicted",
        {{"peak_bytes", decision.taken.peak_bytes},
         {"host_bytes", 0},
+        {"outside_bytes", decision.taken.peak_bytes - std::min(decision.taken.peak_bytes, step.total)},
         {"step_seconds", decision.taken.seconds},
         {"bytes", trace::to_json(step.bytes)}}},
       {"bound_seconds", std::isfinite(decision.bound_seconds) ? Json(decision.bound_seconds) : Json(nullptr)},

@@ -63,14 +63,11 @@ void warn_if_above_budget(const TrainConfig& config, std::uint64_t predicted) {
 
 // What the run does about memory, and what to say of it.
 std::string decide(const Flags& flags, TrainConfig& config) {
-  const bool by_hand = flags.training.recompute != train::Recompute::None;
-  check(!by_hand || (!flags.budget && flags.plan.empty()),
+  check(!flags.training.recompute || (!flags.budget && flags.plan.empty()),
         "--recompute chooses by hand what --budget and --plan decide: give one of them");
   check(!flags.budget || flags.plan.empty(), "a plan has its own budget: give --budget or --plan");
-  check(flags.plan.empty() || (!flags.training.micro_batch && !flags.training.accumulation),
-        "a plan says how the batch is split: leave out --micro-batch and --accumulation");
   check(flags.hardware.empty() || flags.budget, "--hardware has no use without --budget");
-  if (!flags.plan.empty()) take_plan(flags.plan, config);
+  if (!flags.plan.empty()) take_plan(flags.training, flags.plan, config);
   if (!flags.budget) return "";
   const auto hardware = choose_hardware(flags.hardware, config.device);
   return in_short(plan_for_budget(flags.training, hardware, *flags.budget, config), *config.plan);

@@ -18,28 +18,8 @@ using train::Precision;
 
 constexpr std::int64_t kByteTokens = 256;
 
-void add_run_flags(CLI::App& verb, TrainingFlags& flags) {
-  add_text(verb, "--model", "NAME|PATH", flags.model,
-           "Preset (" + models::preset_names() + "), Hugging Face folder or config.json; default tiny");
-  add_text(verb, "--data", "FILE|synthetic", flags.data,
-           "Token file (*.bin), plain text, or synthetic (default)");
-  add_count(verb, "--shuffle", flags.shuffle, "Seed of a shuffled order; default: in file order", 0);
+void add_loop_flags(CLI::App& verb, TrainingFlags& flags) {
   add_count(verb, "--steps", flags.steps, "Optimizer steps; default " + std::to_string(flags.steps));
-  add_count(verb, "--batch-size", flags.batch_size, "Sequences per optimizer step; default 8", 1,
-            kMostSequences);
-  add_count(verb, "--micro-batch", flags.micro_batch, "Sequences per forward; default: the whole batch", 1,
-            kMostSequences);
-  add_count(verb, "--accumulation", flags.accumulation, "The same, as the number of forwards per step", 1,
-            kMostSequences);
-  add_count(verb, "--seq-len", flags.seq_len,
-            "Tokens per sequence; default 256, or the model's positions if fewer", 1, kMostSequences);
-  add_choice(verb, "--precision", "fp32|bf16", flags.precision, train::parse_precision,
-             "Default bf16 on a GPU, fp32 on the CPU");
-  add_choice(verb, "--recompute", "none|cheap|block", flags.recompute, train::parse_recompute,
-             "What the backward re-makes: nothing, all but matrix products and attention, or whole blocks; "
-             "default none");
-  add_count(verb, "--seed", flags.seed, "Of weights and synthetic data; default 0", 0);
-  add_device(verb, flags.device);
   verb.add_flag("--allow-nan", flags.allow_nan, "Go on when the loss or the gradients are not finite")
       ->disable_flag_override();
 }
@@ -50,7 +30,6 @@ bool parse_decay(const std::string& text) {
 }
 
 void add_optimizer_flags(CLI::App& verb, TrainingFlags& flags) {
-  add_choice(verb, "--optimizer", "adamw|sgd", flags.optimizer, train::parse_optimizer, "Default adamw");
   add_number(verb, "--lr", flags.lr, "Learning rate; default 3e-4");
   add_choice(verb, "--schedule", "constant|cosine|linear", flags.schedule, optim::parse_schedule,
              "Of the learning rate; default constant");
@@ -62,7 +41,6 @@ void add_optimizer_flags(CLI::App& verb, TrainingFlags& flags) {
   add_number(verb, "--beta1", flags.beta1, "adamw; default 0.9", 1);
   add_number(verb, "--beta2", flags.beta2, "adamw; default 0.999", 1);
   add_number(verb, "--eps", flags.eps, "adamw; default 1e-8");
-  add_number(verb, "--momentum", flags.momentum, "sgd; default 0", 1);
 }
 
 void refuse_unused(std::initializer_list<std::pair<const char*, bool>> given, OptimizerKind kind) {
@@ -136,8 +114,38 @@ void check_schedule(const train::TrainConfig& config) {
 
 }  // namespace
 
+void add_step_flags(CLI::App& verb, TrainingFlags& flags) {
+  add_text(verb, "--model", "NAME|PATH", flags.model,
+           "Preset (" + models::preset_names() + "), Hugging Face folder or config.json; default tiny");
+  add_count(verb, "--batch-size", flags.batch_size, "Sequences per optimizer step; default 8", 1,
+            kMostSequences);
+  add_count(verb, "--micro-batch", flags.micro_batch,
+            "Sequences per forward; default: the whole batch, or what a plan takes", 1, kMostSequences);
+  add_count(verb, "--accumulation", flags.accumulation, "The same, as the number of forwards per step", 1,
+            kMostSequences);
+  add_count(verb, "--seq-len", flags.seq_len,
+            "Tokens per sequence; default 256, or the model's positions if fewer", 1, kMostSequences);
+  add_choice(verb, "--precision", "fp32|bf16", flags.precision, train::parse_precision,
+             "Default bf16 on a GPU, fp32 on the CPU");
+  add_choice(verb, "--optimizer", "adamw|sgd", flags.optimizer, train::parse_optimizer, "Default adamw");
+  add_number(verb, "--momentum", flags.momentum, "sgd; default 0", 1);
+  add_device(verb, flags.device);
+}
+
+void add_data_flags(CLI::App& verb, TrainingFlags& flags) {
+  add_text(verb, "--data", "FILE|synthetic", flags.data,
+           "Token file (*.bin), plain text, or synthetic (default)");
+  add_count(verb, "--shuffle", flags.shuffle, "Seed of a shuffled order; default: in file order", 0);
+  add_count(verb, "--seed", flags.seed, "Of weights and synthetic data; default 0", 0);
+  add_choice(verb, "--recompute", "none|cheap|block", flags.recompute, train::parse_recompute,
+             "What the backward re-makes: nothing, all but matrix products and attention, or whole blocks; "
+             "default none");
+}
+
 void add_training_flags(CLI::App& verb, TrainingFlags& flags) {
-  add_run_flags(verb, flags);
+  add_step_flags(verb, flags);
+  add_data_flags(verb, flags);
+  add_loop_flags(verb, flags);
   add_optimizer_flags(verb, flags);
 }
 
@@ -151,7 +159,7 @@ train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_
   config.shuffle_seed = flags.shuffle;
   config.device = parse_device(flags.device, device_must_exist);
   config.precision = flags.precision.value_or(default_precision(config.device));
-  config.recompute = flags.recompute;
+  config.recompute = flags.recompute.value_or(train::Recompute::None);
   config.model_name = flags.model;
   config.model = models::load_config(flags.model);
   config.seq_len = flags.seq_len.value_or(default_seq_len(config.model));

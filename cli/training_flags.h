@@ -19,7 +19,7 @@ struct TrainingFlags {
   std::int64_t batch_size = 8;
   std::optional<std::int64_t> micro_batch, accumulation, seq_len;
   std::optional<train::Precision> precision;
-  train::Recompute recompute = train::Recompute::None;
+  std::optional<train::Recompute> recompute;
   train::OptimizerKind optimizer = train::OptimizerKind::AdamW;
   std::optional<double> lr, beta1, beta2, eps, weight_decay, momentum, clip;
   std::optional<bool> decay_matrices_only;
@@ -30,7 +30,10 @@ struct TrainingFlags {
   bool allow_nan = false;
 };
 
+// What decides a step's memory; what it learns from and by hand does about memory; both and all of a run.
 // `flags` outlives the parsing; its steps are the verb's default.
+void add_step_flags(CLI::App& verb, TrainingFlags& flags);
+void add_data_flags(CLI::App& verb, TrainingFlags& flags);
 void add_training_flags(CLI::App& verb, TrainingFlags& flags);
 
 // Throws Error for what contradicts itself or has no use.

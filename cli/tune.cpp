@@ -81,7 +81,8 @@ void add_tune(CLI::App& snug) {
   CLI::App& verb = *snug.add_subcommand(
       "tune", "Find the largest micro-batch for a budget: predicted, then proven by one step");
   auto flags = std::make_shared<Flags>();
-  add_training_flags(verb, flags->training);
+  add_step_flags(verb, flags->training);
+  add_data_flags(verb, flags->training);
   add_choice(verb, "--budget", "SIZE", flags->budget, parse_bytes, "The most memory to use: 12GiB, 800MiB");
   add_json(verb, flags->json);
   verb.footer(kExamples);

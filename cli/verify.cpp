@@ -32,13 +32,12 @@ struct Flags {
 
 void run(const Flags& flags) {
   train::TrainConfig config = training_config(flags.training);
-  const int ways =
-      flags.budget.has_value() + !flags.plan.empty() + (flags.training.recompute != train::Recompute::None);
+  const int ways = flags.budget.has_value() + !flags.plan.empty() + flags.training.recompute.has_value();
   check(ways == 1,
         "give one of --budget, --plan and --recompute: what is to be compared with the plain step?");
   if (flags.budget)
     plan_for_budget(flags.training, choose_hardware("", config.device), *flags.budget, config);
-  if (!flags.plan.empty()) take_plan(flags.plan, config);
+  if (!flags.plan.empty()) take_plan(flags.training, flags.plan, config);
   const train::Verified verified = train::verify(config);
   if (flags.json)
     print_json({{"equal", verified.equal()},
@@ -56,7 +55,8 @@ void add_verify(CLI::App& snug) {
   CLI::App& verb =
       *snug.add_subcommand("verify", "Compare a step under a plan with the plain one, bit by bit");
   auto flags = std::make_shared<Flags>();
-  add_training_flags(verb, flags->training);
+  add_step_flags(verb, flags->training);
+  add_data_flags(verb, flags->training);
   add_choice(verb, "--budget", "SIZE", flags->budget, parse_bytes, "Verify the plan for this budget");
   add_text(verb, "--plan", "FILE", flags->plan, "Verify a plan that 'snug plan --out' wrote");
   add_json(verb, flags->json);

@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "snug/base/bytes.h"
+#include "snug/capture/operator_work.h"
 #include "snug/memory/tracker.h"
 
 namespace snug::capture {
@@ -20,7 +21,9 @@ namespace {
 
 using torch::jit::Stack;
 
-constexpr std::uint64_t kMostBytes = 256_MiB;  // operands that are worth making for a try
+// What a try may cost. Larger operators go without: next to their operands the buffers are small.
+constexpr std::uint64_t kMostBytes = 32_MiB;
+constexpr double kMostFlops = 1e9;
 
 template <class Use>
 void each_tensor(const Stack& stack, std::size_t first, Use use) {
@@ -37,7 +40,8 @@ bool is_half(const at::Tensor& tensor) {
 }
 
 // fp32 kernels take nothing that Meta does not show.
-bool may_need_some(const Stack& stack, std::size_t first) {
+bool may_need_some(const hooks::OperatorCall& call, std::size_t first) {
+  const Stack& stack = call.stack;
   bool any_half = false, all_meta = true;
   std::uint64_t bytes = 0;
   each_tensor(stack, first, [&](const at::Tensor& tensor) {
@@ -45,7 +49,8 @@ bool may_need_some(const Stack& stack, std::size_t first) {
     all_meta &= tensor.is_meta() || tensor.dim() == 0;
     bytes += tensor.nbytes();
   });
-  return any_half && all_meta && bytes <= kMostBytes;
+  return any_half && all_meta && bytes <= kMostBytes &&
+         OperatorWork(call.op, stack).finish(stack).flops <= kMostFlops;
 }
 
 // Everything that decides which kernel runs: types, sizes, strides, numbers, threads.
@@ -109,7 +114,7 @@ std::uint64_t workspace(const hooks::OperatorCall& call, std::size_t first) {
 
 void WorkspaceScope::Watch::on_operator(hooks::OperatorCall& call) {
   const std::size_t first = call.stack.size() - call.op.schema().arguments().size();
-  const std::uint64_t bytes = may_need_some(call.stack, first) ? workspace(call, first) : 0;
+  const std::uint64_t bytes = may_need_some(call, first) ? workspace(call, first) : 0;
   call.proceed();
   if (bytes > 0)
     at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions(at::kByte).device(c10::kMeta));

@@ -35,7 +35,7 @@ std::shared_ptr<Resource> DeviceAllocator::exchange(std::shared_ptr<Resource> re
 }
 
 c10::DataPtr DeviceAllocator::allocate(std::size_t bytes) {
-  const c10::Device device(device_, device_ == c10::kCPU ? -1 : 0);
+  const c10::Device device(device_);  // as torch's own: a gradient must be where its tensor is
   if (bytes == 0) return {nullptr, nullptr, deleter_, device};
   std::shared_ptr<Resource> owner = current();
   void* address = owner->allocate(bytes);

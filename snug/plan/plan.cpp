@@ -153,7 +153,7 @@ Plan plan_from_json(Json object, const std::string& where) {
   const auto version = reader.required<std::int64_t>("version");
   check(version == kVersion, where, ": a plan of version ", version, ", expected ", kVersion);
   Plan plan{.step = reader.required<Json>("step"),
-            .budget_bytes = bytes(reader, "budget_bytes", where),
+            .budget_bytes = static_cast<std::uint64_t>(count(reader, "budget_bytes", where)),
             .micro_batch = count(reader, "micro_batch", where),
             .accumulation = count(reader, "accumulation", where),
             .plain = amount_from_json(reader.required<Json>("plain"), where + ": plain"),
@@ -178,10 +178,20 @@ void save_plan(const Plan& plan, const std::filesystem::path& path) {
   file.close();
 }
 
+std::uint64_t made_bytes(const trace::RegionTape& tape) {
+  std::uint64_t bytes = 0;
+  for (const trace::TapeValue& value : tape.values)
+    if (value.operation != trace::TapeValue::kOutside && value.fate != trace::Fate::Recompute)
+      bytes += value.bytes;
+  return bytes;
+}
+
 void check_matches(const RegionPlan& plan, const trace::RegionTape& tape) {
   check(plan.structure == tape.structure_hash(), "the plan is for another model: region \"", plan.region,
         "\" computes something else than the plan says (structure ",
         fmt::format("{:016x}, planned {:016x}", tape.structure_hash(), plan.structure), ")");
+  check(made_bytes(tape) <= plan.bytes, "the plan is for smaller shapes: region \"", plan.region, "\" makes ",
+        made_bytes(tape), " bytes, planned ", plan.bytes);
   for (const ValueName& value : plan.recompute) {
     const auto found = std::ranges::find_if(tape.values, [&](const trace::TapeValue& other) {
       return other.operation == value.operation && other.output == value.output;

@@ -66,6 +66,10 @@ SNUG_API Plan plan_from_json(Json object, const std::string& where);
 SNUG_API Plan load_plan(const std::filesystem::path& path);
 SNUG_API void save_plan(const Plan& plan, const std::filesystem::path& path);
 
+// Of all values that have a fate: neither what came into the region, nor what empty() made.
+// Of a tape that was recorded with everything to be kept.
+SNUG_API std::uint64_t made_bytes(const trace::RegionTape& tape);
+
 // Throws Error that says which region of the plan is not this one, or which value it does not have.
 SNUG_API void check_matches(const RegionPlan& plan, const trace::RegionTape& tape);
 

@@ -31,13 +31,11 @@ std::uint64_t below(std::uint64_t a, std::uint64_t b) {
 RegionPlan region_plan(const StepModel::Region& region, const Sketch::Call& call,
                        const std::vector<Fate>& fates) {
   const trace::RegionTape& tape = call.tape;
-  RegionPlan plan{.region = region.name, .structure = tape.structure_hash()};
+  RegionPlan plan{.region = region.name, .structure = tape.structure_hash(), .bytes = made_bytes(tape)};
   for (std::size_t i = 0; i < fates.size(); ++i) {
     const trace::TapeValue& value = tape.values[i];
-    // What came into the region has no fate, and what empty() made is re-made whatever the plan says.
-    if (value.operation == trace::TapeValue::kOutside || value.fate == Fate::Recompute) continue;
-    plan.bytes += value.bytes;
-    if (fates[i] == Fate::Recompute)
+    // What empty() made is re-made whatever the plan says.
+    if (fates[i] == Fate::Recompute && value.fate != Fate::Recompute)
       plan.recompute.push_back({value.operation, value.output, tape.operations[value.operation].name});
   }
   return plan;
@@ -45,27 +43,35 @@ RegionPlan region_plan(const StepModel::Region& region, const Sketch::Call& call
 
 }  // namespace
 
-Planner::Planner(std::vector<Split> splits, std::uint64_t outside_bytes)
-    : splits_(std::move(splits)), outside_bytes_(outside_bytes) {
+Planner::Planner(std::vector<Split> splits, const Overhead& overhead)
+    : splits_(std::move(splits)), overhead_(overhead) {
   check(!splits_.empty(), "nothing to plan: no way to split the batch was given");
   std::vector<Offer> all;
   for (std::size_t i = 0; i < splits_.size(); ++i)
     for (Point& point : search(splits_[i].model->problem()))
-      all.push_back({i, outside_bytes_ + splits_[i].model->peak_bytes(point.chosen), point.seconds,
+      all.push_back({i, overhead_.on_top_of(splits_[i].model->peak_bytes(point.chosen)), point.seconds,
                      std::move(point.chosen)});
   offers_ = worth_having(std::move(all));
   plain_ = all_kept(0);
 }
 
+std::uint64_t Overhead::on_top_of(std::uint64_t tensors) const {
+  return outside_bytes + tensors + static_cast<std::uint64_t>(share * static_cast<double>(tensors));
+}
+
+std::uint64_t Overhead::left_of(std::uint64_t budget) const {
+  return static_cast<std::uint64_t>(static_cast<double>(below(budget, outside_bytes)) / (1 + share)) + 1;
+}
+
 Amount Planner::all_kept(std::size_t split) const {
   const StepModel& model = *splits_[split].model;
-  return {outside_bytes_ + model.peak_bytes(model.all_kept()), model.seconds(model.all_kept())};
+  return {overhead_.on_top_of(model.peak_bytes(model.all_kept())), model.seconds(model.all_kept())};
 }
 
 double Planner::bound_seconds(std::uint64_t budget_bytes) const {
   double bound = std::numeric_limits<double>::infinity();
   for (const Split& split : splits_)
-    bound = std::min(bound, lower_bound(split.model->problem(), below(budget_bytes, outside_bytes_)));
+    bound = std::min(bound, lower_bound(split.model->problem(), overhead_.left_of(budget_bytes)));
   return bound;
 }
 

@@ -36,6 +36,15 @@ struct Offer {
   std::vector<std::uint32_t> chosen;
 };
 
+// What a device needs beside the step's tensors.
+struct SNUG_API Overhead {
+  std::uint64_t outside_bytes = 0;  // context and libraries
+  double share = 0;                 // of the tensors' peak: the allocator's rounding, libraries' workspaces
+
+  std::uint64_t on_top_of(std::uint64_t tensor_bytes) const;
+  std::uint64_t left_of(std::uint64_t budget_bytes) const;  // for tensors
+};
+
 struct Decision {
   bool fits = false;
   std::uint64_t budget_bytes = 0;
@@ -50,11 +59,11 @@ struct Decision {
 
 class SNUG_API Planner {
  public:
-  // The first split is the plain step's. `outside_bytes`: what the device needs beside the step.
-  explicit Planner(std::vector<Split> splits, std::uint64_t outside_bytes = 0);
+  explicit Planner(std::vector<Split> splits, const Overhead& overhead = {});  // the plain step's split first
 
   const std::vector<Offer>& offers() const { return offers_; }  // by rising peak and falling seconds
   const Split& split(const Offer& offer) const { return splits_[offer.split]; }
+  const std::vector<Split>& splits() const { return splits_; }
   Amount plain() const { return plain_; }
   double bound_seconds(std::uint64_t budget_bytes) const;
 
@@ -69,7 +78,7 @@ class SNUG_API Planner {
   std::vector<Lever> levers(const Offer& taken) const;
 
   std::vector<Split> splits_;
-  std::uint64_t outside_bytes_;
+  Overhead overhead_;
   std::vector<Offer> offers_;
   Amount plain_;
 };

@@ -93,7 +93,7 @@ Json to_json(const TrainConfig& config) {
                {"seed", config.seed},
                {"device", config.device.str()},
                {"precision", name(config.precision)},
-               {"recompute", name(config.recompute)},
+               {"recompute", config.plan ? "planned" : name(config.recompute)},
                {"optimizer", name(config.optimizer.kind)},
                {"lr", config.optimizer.lr},
                {"weight_decay", config.optimizer.weight_decay},

@@ -39,6 +39,12 @@ void prepare_cuda(const TrainConfig& config) {
   memory::cap_cuda_memory(index, config.budget_bytes);
 }
 
+// One that an earlier run left there without taking a step goes.
+void leave_plan(const TrainConfig& config, const std::filesystem::path& path) {
+  if (config.plan) return plan::save_plan(*config.plan, path);
+  std::filesystem::remove(path);
+}
+
 // The highest figures of the run, step by step.
 class PeakKeeper {
  public:
@@ -108,7 +114,7 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
   std::optional<RunDirectory> directory;
   if (!options.out_dir.empty()) directory.emplace(options.out_dir, to_json(config));
   TrainResult result{.budget_bytes = config.budget_bytes, .predicted = predict(config)};
-  if (directory && config.plan) plan::save_plan(*config.plan, options.out_dir / "plan.json");
+  if (directory) leave_plan(config, options.out_dir / "plan.json");
   if (options.on_prediction) options.on_prediction(result.predicted);
 
   const optim::Schedule schedule{.kind = config.optimizer.schedule,

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <cstdlib>
 #include <optional>
 #include <vector>
 
@@ -12,10 +13,14 @@ namespace snug::train {
 
 namespace {
 
-// Plain attention's backward on a GPU adds in any order: without this it would differ from itself.
+// On a GPU attention's backward adds in any order: without this the plain step would differ from itself.
 class Deterministic {
  public:
-  Deterministic() { at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true); }
+  explicit Deterministic(c10::Device device) {
+    if (!device.is_cuda()) return;
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // read when the first product runs
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  }
   ~Deterministic() { at::globalContext().setDeterministicAlgorithms(before_, before_warn_only_); }
   Deterministic(const Deterministic&) = delete;  // it is a stretch of time
   Deterministic& operator=(const Deterministic&) = delete;
@@ -62,7 +67,7 @@ Verified verify(const TrainConfig& config) {
                                                          .seed = config.seed,
                                                          .shuffle_seed = config.shuffle_seed});
   data.check_vocabulary();
-  const Deterministic deterministic;
+  const Deterministic deterministic(config.device);
   memory::Tracker tracker({.device = config.device});
   at::manual_seed(config.seed);
   TrainingSetup setup(config, config.device, tracker);

@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <random>
 
 #include "snug/capture/sketch.h"
 #include "snug/models/llama.h"
@@ -41,28 +41,24 @@ TEST(StepModelOfLlama, EveryPointOfTheFrontierHasThePeakThatTheTimelineSays) {
     const StepModel model = model_of(6, 8, passes);
     const plan::Frontier frontier = plan::search(model.problem());
     ASSERT_GT(frontier.size(), 20u);
-    for (const plan::Point& point : frontier)
-      ASSERT_EQ(model.peak_bytes(point.chosen), point.peak_bytes);
+    for (const plan::Point& point : frontier) ASSERT_EQ(model.peak_bytes(point.chosen), point.peak_bytes);
     EXPECT_EQ(model.peak_bytes(model.all_kept()), frontier.back().peak_bytes);
     EXPECT_EQ(model.seconds(model.all_kept()), frontier.back().seconds);
   }
 }
 
-TEST(StepModelOfLlama, Prints) {
-  using Clock = std::chrono::steady_clock;
-  auto t0 = Clock::now();
-  const StepModel model = model_of(12, 8, 1);
-  auto t1 = Clock::now();
-  const plan::Frontier frontier = plan::search(model.problem());
-  auto t2 = Clock::now();
-  printf("model %.3f s search %.3f s\n", std::chrono::duration<double>(t1 - t0).count(), std::chrono::duration<double>(t2 - t1).count());
-  for (std::size_t i = 0; i < model.regions().size(); i += 6) {
-    printf("%s %zu choices\n", model.regions()[i].name.c_str(), model.regions()[i].choices->size());
-    for (const auto& c : *model.problem().regions[i]) printf("  kept %.2f fwd %.2f bwd %.2f MiB s %.4f\n", c.kept_bytes / 1048576.0, c.forward_bytes / 1048576.0, c.backward_bytes / 1048576.0, c.backward_seconds);
+TEST(StepModelOfLlama, AnyChoiceIsWhatTheChainSaysAndNeverFasterThanTheBound) {
+  const StepModel model = model_of(4, 4, 2);
+  std::mt19937 random(17);
+  for (int i = 0; i < 200; ++i) {
+    std::vector<std::uint32_t> chosen;
+    for (const auto& region : model.regions())
+      chosen.push_back(static_cast<std::uint32_t>(
+          std::uniform_int_distribution<std::size_t>(0, region.choices->size() - 1)(random)));
+    const plan::Outcome outcome = plan::evaluate(model.problem(), chosen);
+    ASSERT_EQ(model.peak_bytes(chosen), outcome.peak_bytes) << "choice " << i;
+    ASSERT_GE(outcome.seconds, plan::lower_bound(model.problem(), outcome.peak_bytes));
   }
-  printf("floor %.2f MiB fixed %.3f s\n", model.problem().floor_bytes / 1048576.0, model.problem().fixed_seconds);
-  for (std::size_t i = 0; i < frontier.size(); i += frontier.size() / 20 + 1)
-    printf("%.2f MiB (exact %.2f) %.4f s bound %.4f\n", frontier[i].peak_bytes / 1048576.0, model.peak_bytes(frontier[i].chosen) / 1048576.0, frontier[i].seconds, plan::lower_bound(model.problem(), frontier[i].peak_bytes));
 }
 
 }  // namespace
