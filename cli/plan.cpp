@@ -69,12 +69,12 @@ void run(const Flags& flags) {
   if (!flags.out.empty() && decision.fits) plan::save_plan(*config.plan, flags.out);
 
   if (flags.json) {
-    Json document = plan_document(planner, decision, train::predict(config).peak);
+    Json document = plan_document(planner, decision, train::predict(largest_step(training, config)).peak);
     if (flags.sweep) document["sweep"] = sweep_document(planner);
     print_json(document);
   } else {
     if (flags.sweep) print(sweep_table(planner) + "\n");
-    if (decision.fits) print(ladder(config, planner, decision, hardware));
+    if (decision.fits) print(ladder(largest_step(training, config), planner, decision, hardware));
   }
   if (!decision.fits) throw AnswerIsNo(does_not_fit(config, planner, decision));
 }
@@ -86,6 +86,7 @@ void add_plan(CLI::App& snug) {
       *snug.add_subcommand("plan", "Say how a step fits a budget, what that costs, and why; needs no GPU");
   auto flags = std::make_shared<Flags>();
   add_step_flags(verb, flags->training);
+  add_max_tokens(verb, flags->training);
   add_choice(verb, "--budget", "SIZE", flags->budget, parse_bytes,
              "The most memory to use: 12GiB, 800MiB; default: the GPU's, or the plain step's on the CPU");
   add_number(verb, "--max-slowdown", flags->max_slowdown,

@@ -15,12 +15,22 @@ plan::Hardware choose_hardware(const std::string& given, c10::Device device) {
   return hardware;
 }
 
+train::TrainConfig largest_step(const TrainingFlags& flags, const train::TrainConfig& config) {
+  train::TrainConfig largest = config;
+  largest.seq_len = flags.max_tokens.value_or(config.seq_len);
+  check(largest.seq_len >= config.seq_len, "--max-tokens ", largest.seq_len, " is below --seq-len ",
+        config.seq_len);
+  check(largest.seq_len <= config.model.max_positions, "--max-tokens ", largest.seq_len, " is more than the ",
+        config.model.max_positions, " positions of ", config.model_name);
+  return largest;
+}
+
 // Given by hand, the split stays as it is.
 plan::Planner planner_for(const TrainingFlags& flags, const train::TrainConfig& config,
                           const plan::Hardware& hardware, const plan::MeasuredCosts* costs) {
   train::PlanningOptions options{.hardware = hardware, .costs = costs};
   if (flags.micro_batch || flags.accumulation) options.micro_batches = {config.micro_batch};
-  return train::make_planner(config, options);
+  return train::make_planner(largest_step(flags, config), options);
 }
 
 plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware& hardware,

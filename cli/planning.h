@@ -25,6 +25,9 @@ plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware&
 // Puts a plan from a file into the configuration. Throws Error unless it is for this very step.
 void take_plan(const TrainingFlags& flags, const std::string& path, train::TrainConfig& config);
 
+// The step to plan for: sequences as long as --max-tokens allows.
+train::TrainConfig largest_step(const TrainingFlags& flags, const train::TrainConfig& config);
+
 plan::Planner planner_for(const TrainingFlags& flags, const train::TrainConfig& config,
                           const plan::Hardware& hardware, const plan::MeasuredCosts* costs = nullptr);
 

@@ -97,6 +97,7 @@ std::string ladder(const train::TrainConfig& config, const Planner& planner, con
       split_text(planner.split(taken)));
   text += fmt::format("At most {:.2f} % from the fastest possible within this budget\n",
                       std::max(0.0, percent(taken.seconds - decision.bound_seconds, decision.bound_seconds)));
+  text += fmt::format("Memory is highest in {}\n", decision.binds);
   return text + next_steps(decision);
 }
 
@@ -121,11 +122,11 @@ std::string does_not_fit(const train::TrainConfig& config, const Planner& planne
            config.precision == train::Precision::Bf16 ? std::optional(train::Master::Fp32) : std::nullopt,
        .optimizer = config.optimizer.kind});
   std::string text = fmt::format(
-      "does not fit {}: the leanest plan needs {}, {} more ({})\n\n"
+      "does not fit {}: the leanest plan needs {}, {} more ({}, in {})\n\n"
       "  parameters {:>12}\n  gradients  {:>12}\n  optimizer  {:>12}\n  the rest   {:>12}\n\nwhat would "
       "help:\n",
       format_bytes(decision.budget_bytes), format_bytes(decision.taken.peak_bytes),
-      format_bytes(decision.missing_bytes), split_text(planner.split(decision.taken)),
+      format_bytes(decision.missing_bytes), split_text(planner.split(decision.taken)), decision.binds,
       format_bytes(states.parameters), format_bytes(states.gradients), format_bytes(states.optimizer),
       format_bytes(
           decision.taken.peak_bytes -

@@ -69,7 +69,7 @@ std::string summary(const TrainConfig& config, const TrainResult& result, const 
   if (config.plan && result.steps > 0) {
     text += fmt::format("planned   {:>12}  {:.2f} % from what was measured\n",
                         format_bytes(config.plan->predicted.peak_bytes),
-                        100 * (static_cast<double>(result.measured.peak.total) /
+                        100 * (static_cast<double>(result.budget_use_bytes(config.device)) /
                                    static_cast<double>(config.plan->predicted.peak_bytes) -
                                1));
   }

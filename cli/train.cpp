@@ -67,6 +67,7 @@ std::string decide(const Flags& flags, TrainConfig& config) {
         "--recompute chooses by hand what --budget and --plan decide: give one of them");
   check(!flags.budget || flags.plan.empty(), "a plan has its own budget: give --budget or --plan");
   check(flags.hardware.empty() || flags.budget, "--hardware has no use without --budget");
+  check(!flags.training.max_tokens || flags.budget, "--max-tokens has no use without --budget");
   if (!flags.plan.empty()) take_plan(flags.training, flags.plan, config);
   if (!flags.budget) return "";
   const auto hardware = choose_hardware(flags.hardware, config.device);
@@ -116,6 +117,7 @@ void add_train(CLI::App& snug) {
   add_training_flags(verb, flags->training);
   add_choice(verb, "--budget", "SIZE", flags->budget, parse_bytes,
              "The most memory to use: 12GiB, 800MiB. A plan is made for it; default: any, nothing re-made");
+  add_max_tokens(verb, flags->training);
   add_text(verb, "--plan", "FILE", flags->plan, "Run a plan that 'snug plan --out' wrote");
   add_text(verb, "--hardware", "NAME|FILE", flags->hardware,
            "Whose speed --budget plans with: " + plan::preset_names() + " or a hardware.json");

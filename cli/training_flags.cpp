@@ -132,6 +132,11 @@ void add_step_flags(CLI::App& verb, TrainingFlags& flags) {
   add_device(verb, flags.device);
 }
 
+void add_max_tokens(CLI::App& verb, TrainingFlags& flags) {
+  add_count(verb, "--max-tokens", flags.max_tokens,
+            "Plan for sequences of up to so many tokens; default --seq-len", 1, kMostSequences);
+}
+
 void add_data_flags(CLI::App& verb, TrainingFlags& flags) {
   add_text(verb, "--data", "FILE|synthetic", flags.data,
            "Token file (*.bin), plain text, or synthetic (default)");

@@ -17,7 +17,7 @@ struct TrainingFlags {
   std::string device = "auto";
   std::int64_t steps = 10;
   std::int64_t batch_size = 8;
-  std::optional<std::int64_t> micro_batch, accumulation, seq_len;
+  std::optional<std::int64_t> micro_batch, accumulation, seq_len, max_tokens;
   std::optional<train::Precision> precision;
   std::optional<train::Recompute> recompute;
   train::OptimizerKind optimizer = train::OptimizerKind::AdamW;
@@ -30,10 +30,11 @@ struct TrainingFlags {
   bool allow_nan = false;
 };
 
-// What decides a step's memory; what it learns from and by hand does about memory; both and all of a run.
+// Three sets of options: what a step is; its data, seed and --recompute; all of a run.
 // `flags` outlives the parsing; its steps are the verb's default.
 void add_step_flags(CLI::App& verb, TrainingFlags& flags);
 void add_data_flags(CLI::App& verb, TrainingFlags& flags);
+void add_max_tokens(CLI::App& verb, TrainingFlags& flags);
 void add_training_flags(CLI::App& verb, TrainingFlags& flags);
 
 // Throws Error for what contradicts itself or has no use.

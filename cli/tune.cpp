@@ -33,9 +33,7 @@ struct Flags {
 };
 
 std::uint64_t predicted_bytes(const train::TrainConfig& config) {
-  const std::uint64_t outside =
-      config.device.is_cuda() ? choose_hardware("", config.device).outside_bytes : 0;
-  return outside + train::predict(config).peak.total;
+  return plan::overhead_of(choose_hardware("", config.device)).on_top_of(train::predict(config).peak.total);
 }
 
 // Memory rises with the micro-batch: the first that fits, from the largest down.

@@ -197,6 +197,8 @@ Sketch::Call make_call(trace::RegionTape tape, const Moments& moments, const Mom
       asks.end = std::max(asks.end, unpack->end);
     }
   }
+  check(unpack == passage.unpacks.end(), "region \"", call.tape.region,
+        "\" is asked for by more than one backward of the step, which cannot be planned yet");
   if (call.nodes.empty()) return call;
   call.backward_begin = passage.unpacks.front().at;
   for (const Moment released : call.releases) call.backward_end = std::max(call.backward_end, released);

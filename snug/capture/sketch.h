@@ -15,7 +15,7 @@
 
 namespace snug::capture {
 
-// Regions whose graphs are still there when `run` returns are not in it. Errors as in capture().
+// Throws Error if the graph of a region is still there when `run` returns. Errors otherwise as in capture().
 // `workspaces` as in CaptureOptions.
 SNUG_API trace::Sketch sketch(const std::function<void(memory::Tracker&)>& run, bool workspaces = true);
 

@@ -193,10 +193,11 @@ void check_matches(const RegionPlan& plan, const trace::RegionTape& tape) {
   check(made_bytes(tape) <= plan.bytes, "the plan is for smaller shapes: region \"", plan.region, "\" makes ",
         made_bytes(tape), " bytes, planned ", plan.bytes);
   for (const ValueName& value : plan.recompute) {
-    const auto found = std::ranges::find_if(tape.values, [&](const trace::TapeValue& other) {
+    const bool is_there = std::ranges::any_of(tape.values, [&](const trace::TapeValue& other) {
       return other.operation == value.operation && other.output == value.output;
     });
-    check(found != tape.values.end() && tape.operations[value.operation].name == value.name,
+    check(is_there && value.operation < tape.operations.size() &&
+              tape.operations[value.operation].name == value.name,
           "the plan re-makes value ", text(value), " of region \"", plan.region,
           "\", which has no such value");
   }

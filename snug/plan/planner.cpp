@@ -55,6 +55,11 @@ Planner::Planner(std::vector<Split> splits, const Overhead& overhead)
   plain_ = all_kept(0);
 }
 
+Overhead overhead_of(const Hardware& hardware) {
+  if (!hardware.is_gpu) return {};
+  return {.outside_bytes = hardware.outside_bytes, .share = 0.08};
+}
+
 std::uint64_t Overhead::on_top_of(std::uint64_t tensors) const {
   return outside_bytes + tensors + static_cast<std::uint64_t>(share * static_cast<double>(tensors));
 }
@@ -79,13 +84,15 @@ Decision Planner::decide(std::uint64_t budget_bytes) const {
   auto taken = std::ranges::upper_bound(offers_, budget_bytes, {}, &Offer::peak_bytes);
   const bool fits = taken != offers_.begin();
   if (fits) --taken;
-  Decision decision{.fits = fits,
-                    .budget_bytes = budget_bytes,
-                    .missing_bytes = below(taken->peak_bytes, budget_bytes),
-                    .taken = *taken,
-                    .plain = plain_,
-                    .bound_seconds = bound_seconds(std::max(budget_bytes, taken->peak_bytes)),
-                    .levers = levers(*taken)};
+  Decision decision{
+      .fits = fits,
+      .budget_bytes = budget_bytes,
+      .missing_bytes = below(taken->peak_bytes, budget_bytes),
+      .taken = *taken,
+      .plain = plain_,
+      .bound_seconds = std::min(taken->seconds, bound_seconds(std::max(budget_bytes, taken->peak_bytes))),
+      .binds = splits_[taken->split].model->place_of_peak(taken->chosen),
+      .levers = levers(*taken)};
   for (auto other = taken + 1; other != offers_.end() && !decision.faster; ++other)
     if (other->seconds <= taken->seconds * (1 - kWorthMentioning)) decision.faster = *other;
   for (auto other = taken; other != offers_.begin() && !decision.leaner;) {

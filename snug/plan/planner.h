@@ -12,9 +12,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "snug/base/export.h"
+#include "snug/plan/hardware.h"
 #include "snug/plan/plan.h"
 #include "snug/plan/search.h"
 #include "snug/plan/step_model.h"
@@ -52,10 +54,15 @@ struct Decision {
   Offer taken;                      // the fastest that fits, or the leanest there is
   Amount plain;
   double bound_seconds = 0;
+  std::string binds;  // where memory is highest
   std::vector<Lever> levers;
   std::optional<Offer> faster;  // with the least more memory that saves at least 1 % of the time
   std::optional<Offer> leaner;  // with at least 1 % less memory
 };
+
+// On a GPU predictions stand for the CPU's operators, and the allocator rounds: an H200 needed up to 6 % more
+// than its tensors.
+SNUG_API Overhead overhead_of(const Hardware& hardware);
 
 class SNUG_API Planner {
  public:

@@ -30,8 +30,8 @@ class Cuts {
     for (const ValueIndex saved : tape_.saves) saved_[saved] = true;
     for (std::size_t i = 0; i < tape_.values.size(); ++i) {
       const std::uint32_t block = call_.blocks[i];
-      const bool is_there_anyway = tape_.values[i].parameter || block == Sketch::kNoBlock ||
-                                   timeline.death(block) > call_.backward_begin;
+      const bool is_there_anyway =
+          tape_.values[i].parameter || block == Sketch::kNoBlock || timeline.death(block) > call_.forward_end;
       weights_.push_back(is_there_anyway ? 0 : static_cast<double>(tape_.values[i].bytes));
     }
     for (std::size_t i = 0; i < tape_.operations.size(); ++i) can_run_again_.push_back(can_run_again(i));

@@ -27,6 +27,7 @@ struct Windows {
 
 Windows windows(const Sketch& sketch, std::span<const std::size_t> pass, std::size_t place) {
   const Sketch::Call& call = sketch.calls[pass[place]];
+  if (call.nodes.empty()) return {{call.forward_begin, call.forward_end}, {0, 0}};  // no backward asks for it
   const bool is_first = place == 0, is_last = place + 1 == pass.size();
   const Moment forward = is_first ? call.forward_begin : sketch.calls[pass[place - 1]].forward_end;
   const Moment backward = is_last ? call.forward_end : sketch.calls[pass[place + 1]].backward_end;
@@ -83,12 +84,17 @@ std::vector<std::size_t> worth_having(const std::vector<Choice>& choices) {
   return kept;
 }
 
-// Too many: those whose neighbours come closest to them go first.
+// Too many: those whose neighbours come closest to them go first, never the leanest.
 void thin(std::vector<std::size_t>& kept, const std::vector<Choice>& choices) {
+  const auto least_kept =
+      *std::ranges::min_element(kept, {}, [&](std::size_t i) { return choices[i].kept_bytes; });
+  const auto lowest = *std::ranges::min_element(
+      kept, {}, [&](std::size_t i) { return std::max(choices[i].forward_bytes, choices[i].backward_bytes); });
   while (kept.size() > kMostChoices) {
-    std::size_t least = 1;
+    std::size_t least = 0;
     double least_gap = std::numeric_limits<double>::infinity();
     for (std::size_t i = 1; i + 1 < kept.size(); ++i) {
+      if (kept[i] == least_kept || kept[i] == lowest) continue;
       const Choice &before = choices[kept[i - 1]], &after = choices[kept[i + 1]];
       const double gap = after.backward_seconds - before.backward_seconds;
       if (gap < least_gap) std::tie(least, least_gap) = std::pair(i, gap);
@@ -113,7 +119,9 @@ StepModel::StepModel(Sketch sketch, double passes, const Cost& cost)
 void StepModel::find_regions() {
   const std::size_t count = sketch_->calls.size();
   check(count > 0, "a step to plan needs regions: name the parts of the forward with snug::region()");
-  const Moment end = sketch_->calls[0].backward_end;
+  Moment end = 0;  // of the first backward
+  for (const Sketch::Call& call : sketch_->calls)
+    if (end == 0) end = call.backward_end;
   const auto in_first = static_cast<std::size_t>(
       std::ranges::count_if(sketch_->calls, [&](const auto& call) { return call.forward_begin < end; }));
   check(in_first > 0 && count % in_first == 0, "the passes of a step must run the same regions: ", count,
@@ -183,7 +191,7 @@ Choice StepModel::measure(std::size_t number, const std::vector<Fate>& fates,
     choice.backward_bytes = std::max(choice.backward_bytes, highest(timeline_, profile, base, backward));
     if (pass > 0) continue;
     for (const auto& [block, until] : profile.kept)
-      if (timeline_.death(block) <= sketch_->calls[call].backward_begin &&
+      if (timeline_.death(block) <= sketch_->calls[call].forward_end &&
           until > sketch_->calls[call].forward_end)
         choice.kept_bytes += sketch_->blocks[block].bytes;
     for (const std::uint32_t operation : profile.operations)
@@ -225,11 +233,25 @@ void StepModel::share_seconds(double passes) {
   problem_.fixed_seconds = optimizer + passes * one_pass;
 }
 
-std::uint64_t StepModel::peak_bytes(std::span<const std::uint32_t> chosen) const {
+std::vector<const Profile*> StepModel::profiles(std::span<const std::uint32_t> chosen) const {
   std::vector<const Profile*> profiles;
   for (std::size_t i = 0; i < regions_.size(); ++i)
     for (const std::size_t call : regions_[i].calls) profiles.push_back(&profiles_[call][chosen[i]]);
-  return timeline_.peak(profiles);
+  return profiles;
+}
+
+std::uint64_t StepModel::peak_bytes(std::span<const std::uint32_t> chosen) const {
+  return timeline_.peak(profiles(chosen));
+}
+
+std::string StepModel::place_of_peak(std::span<const std::uint32_t> chosen) const {
+  const std::vector<std::uint64_t> live = timeline_.live(profiles(chosen));
+  const auto peak = static_cast<Moment>(std::ranges::max_element(live) - live.begin());
+  for (const Sketch::Call& call : sketch_->calls) {
+    if (call.forward_begin <= peak && peak < call.forward_end) return "the forward of " + call.tape.region;
+    if (call.backward_begin <= peak && peak < call.backward_end) return "the backward of " + call.tape.region;
+  }
+  return peak < sketch_->calls.front().forward_begin ? "setting up" : "what runs outside the regions";
 }
 
 }  // namespace snug::plan

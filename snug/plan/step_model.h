@@ -37,6 +37,8 @@ class SNUG_API StepModel {
 
   // Moment by moment: what a step under these choices needs, to the byte.
   std::uint64_t peak_bytes(std::span<const std::uint32_t> chosen) const;
+  // Where that is: "the backward of layers.3".
+  std::string place_of_peak(std::span<const std::uint32_t> chosen) const;
   double seconds(std::span<const std::uint32_t> chosen) const { return evaluate(problem_, chosen).seconds; }
 
  private:
@@ -44,6 +46,7 @@ class SNUG_API StepModel {
   void find_choices();
   void build_problem();
   void share_seconds(double passes);
+  std::vector<const Profile*> profiles(std::span<const std::uint32_t> chosen) const;
   std::size_t sketched_passes() const { return regions_.front().calls.size(); }
   Choice measure(std::size_t region, const std::vector<Fate>& fates,
                  std::span<const std::uint64_t> base) const;

@@ -1,9 +1,10 @@
 // The memory of a step, moment by moment, under any choice of fates.
 //
 //   Timeline timeline(sketch);
-//   const Profile first = timeline.profile(0, fates);    // of a region's call; one fate per value of its
-//   tape timeline.peak({&first, &second});
+//   const Profile first = timeline.profile(0, fates);
+//   timeline.peak(profiles);
 //
+// A profile is that of one call of a region, with one fate per value of its tape.
 // Torch-free, and exact: what it says is what a capture of the step under these fates says.
 #pragma once
 

@@ -15,9 +15,8 @@ PlannedStep plan_step(const std::function<void(memory::Tracker&)>& step, const P
   auto model = std::make_shared<const plan::StepModel>(
       capture::sketch(step, /*workspaces=*/!is_gpu), /*passes=*/1,
       [&](const trace::Work& work) { return plan::seconds(work, options.hardware); });
-  auto planner = std::make_shared<const plan::Planner>(
-      std::vector<plan::Split>{{.model = std::move(model)}},
-      plan::Overhead{.outside_bytes = is_gpu ? options.hardware.outside_bytes : 0});
+  auto planner = std::make_shared<const plan::Planner>(std::vector<plan::Split>{{.model = std::move(model)}},
+                                                       plan::overhead_of(options.hardware));
   const plan::Decision decision = planner->decide(options.budget_bytes);
   check(decision.fits, "the step does not fit ", format_bytes(options.budget_bytes),
         ": the leanest plan needs ", format_bytes(decision.taken.peak_bytes), ", ",

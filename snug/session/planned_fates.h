@@ -2,8 +2,8 @@
 //
 //   tape::Recording recording(session::planned_fates(plan));
 //
-// What the plan does not know is re-made: a surprise costs time, never memory. A region that makes more bytes
-// than were planned is an Error that says so, before memory runs out.
+// What the plan does not know, or knows under another name, is re-made: a surprise costs time, never memory.
+// A region that makes more bytes than were planned is an Error that says so, before memory runs out.
 #pragma once
 
 #include "snug/base/export.h"

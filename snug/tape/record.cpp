@@ -276,7 +276,7 @@ class RecordedCall {
       made(write.value, kFirstWritten + write.position);
     }
     tape.operations.push_back(std::move(operation));
-    if (tape_.options_.sketch) tape_.options_.sketch->on_operation(tape_.number_, number);
+    if (SketchListener* listener = tape_.ledgers_->sketch) listener->on_operation(tape_.number_, number);
   }
 
   Tape& tape_;

@@ -28,8 +28,13 @@ class Recording::Impl final : public hooks::OperatorListener,
                               public hooks::RegionListener {
  public:
   Impl(Fates fates, const RecordingOptions& options)
-      : fates_(std::move(fates)), options_(options), outer_(std::exchange(innermost, this)) {}
-  ~Impl() override { innermost = outer_; }
+      : fates_(std::move(fates)), options_(options), outer_(std::exchange(innermost, this)) {
+    ledgers_->sketch = options.sketch;
+  }
+  ~Impl() override {
+    ledgers_->sketch = nullptr;
+    innermost = outer_;
+  }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
@@ -47,7 +52,7 @@ class Recording::Impl final : public hooks::OperatorListener,
                                                         .differing_throws = throws,
                                                         .time_replays = options_.time_replays,
                                                         .describe = options_.describe,
-                                                        .sketch = options_.sketch},
+                                                        .sketch = options_.sketch != nullptr},
                                             ledgers_);
     }
     forward.levels.push_back({&fates_, hooks::region_name(region), options_.record_generators});

@@ -45,7 +45,7 @@ at::Tensor SavedValue::call_unpack_hook() {
   std::lock_guard lock(tape_->mutex_);
   tape_->replay_.begin_backward();
   arm(tape_->replay_);
-  if (tape_->options_.sketch) return unpack_sketch(*tape_->options_.sketch);
+  if (tape_->options_.sketch) return unpack_sketch();
   // This saved tensor has its own counter, checked above: that of the value may be another's.
   at::Tensor tensor = geometry_.on(value_->kept ? value_->kept : tape_->replay_.contents(*value_));
   tensor.unsafeGetTensorImpl()->set_version_counter(value_->kept ? counter_ : value_->memo_counter);
@@ -54,14 +54,15 @@ at::Tensor SavedValue::call_unpack_hook() {
   return tensor;
 }
 
-at::Tensor SavedValue::unpack_sketch(SketchListener& listener) {
-  listener.before_unpack(tape_->number_);
+at::Tensor SavedValue::unpack_sketch() {
+  SketchListener* const listener = tape_->ledgers_->sketch;
+  if (listener) listener->before_unpack(tape_->number_);
   const auto bytes = static_cast<std::int64_t>(value_->bytes);
   at::Tensor tensor =
       geometry_.on(at::empty({bytes}, at::TensorOptions(at::kByte).device(c10::kMeta)).storage());
   disarm(tape_->replay_);
   tape_->note_unpack(*value_, tensor);
-  listener.after_unpack();
+  if (listener) listener->after_unpack();
   return tensor;
 }
 
@@ -69,7 +70,7 @@ SavedValue::~SavedValue() {
   std::lock_guard lock(tape_->mutex_);
   if (!value_) return;
   tape_->saved_.erase(this);
-  if (tape_->options_.sketch) tape_->options_.sketch->on_release(tape_->number_, place_);
+  if (SketchListener* listener = tape_->ledgers_->sketch) listener->on_release(tape_->number_, place_);
   --value_->saves;
   disarm(tape_->replay_);
   value_.reset();

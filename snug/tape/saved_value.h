@@ -7,7 +7,6 @@
 
 #include "snug/hooks/saved_tensors.h"
 #include "snug/tape/replay.h"
-#include "snug/tape/sketch_listener.h"
 #include "snug/tape/value.h"
 
 namespace snug::tape {
@@ -28,7 +27,7 @@ class SavedValue final : public torch::autograd::SavedVariableHooks {
   void disarm(Replay& replay);
 
  private:
-  at::Tensor unpack_sketch(SketchListener& listener);
+  at::Tensor unpack_sketch();
 
   std::shared_ptr<Tape> tape_;
   ValuePtr value_;

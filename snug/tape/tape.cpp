@@ -40,7 +40,7 @@ Tape::Tape(hooks::RegionId region, const TapeOptions& options, std::shared_ptr<L
     std::lock_guard lock(ledgers_->mutex);
     number_ = ledgers_->begun++;
   }
-  if (options_.sketch) options_.sketch->on_begin(number_);
+  if (SketchListener* listener = ledgers_->sketch) listener->on_begin(number_);
 }
 
 Tape::~Tape() {
@@ -52,7 +52,7 @@ Tape::~Tape() {
 void Tape::end_forward() {
   std::lock_guard lock(mutex_);
   values_.clear();  // from here on saved tensors own what is left
-  if (options_.sketch) options_.sketch->on_end(number_);
+  if (SketchListener* listener = ledgers_->sketch) listener->on_end(number_);
   for (const std::weak_ptr<Value>& pinned : std::exchange(pinned_, {})) {
     const ValuePtr kept = pinned.lock();
     if (!kept) continue;
@@ -161,7 +161,7 @@ void Tape::describe(Value& value, const at::Tensor& tensor, bool is_parameter) {
   value.number = static_cast<std::uint32_t>(description_->values.size());
   description_->values.push_back(
       {.bytes = tensor.storage().nbytes(), .fate = value.fate, .parameter = is_parameter});
-  if (options_.sketch) options_.sketch->on_value(number_, value.number, tensor);
+  if (SketchListener* listener = ledgers_->sketch) listener->on_value(number_, value.number, tensor);
 }
 
 }  // namespace snug::tape

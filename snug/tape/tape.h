@@ -33,8 +33,8 @@ struct TapeOptions {
   bool verify = false;
   bool differing_throws = false;
   bool time_replays = false;
-  bool describe = false;             // keep a RegionTape of the call
-  SketchListener* sketch = nullptr;  // and nothing else
+  bool describe = false;  // keep a RegionTape of the call
+  bool sketch = false;    // keep that alone: no contents, no operations to run again
 };
 
 class Tape : public std::enable_shared_from_this<Tape> {

@@ -18,13 +18,6 @@ namespace {
 
 constexpr std::int64_t kSketchedPasses = 2;  // the first makes gradients, the second adds to them
 
-// On a GPU predictions stand for the CPU's operators, and the allocator rounds: an H200 needed up to 6 % more
-// than its tensors.
-plan::Overhead overhead(const plan::Hardware& hardware) {
-  if (!hardware.is_gpu) return {};
-  return {.outside_bytes = hardware.outside_bytes, .share = 0.08};
-}
-
 // Key by key, so that the first difference can be named.
 void check_same(const Json& planned, const Json& here, const std::string& within) {
   for (const auto& [key, value] : planned.items())
@@ -87,7 +80,7 @@ plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& opt
                       .model = std::make_shared<const plan::StepModel>(sketch_step(config, micro),
                                                                        static_cast<double>(passes), cost)});
   }
-  return plan::Planner(std::move(splits), overhead(options.hardware));
+  return plan::Planner(std::move(splits), plan::overhead_of(options.hardware));
 }
 
 plan::MeasuredCosts measure_costs(const TrainConfig& config, const plan::Hardware& hardware) {
@@ -117,9 +110,10 @@ Json about_step(const TrainConfig& config) {
 
 void check_plan(const plan::Plan& plan, const TrainConfig& config) {
   check_same(plan.step, about_step(config), "");
-  check(plan.micro_batch * plan.accumulation == config.batch_size, "the plan's micro_batch ",
-        plan.micro_batch, " times its accumulation ", plan.accumulation, " is not --batch-size ",
-        config.batch_size);
+  check(
+      config.batch_size % plan.micro_batch == 0 && config.batch_size / plan.micro_batch == plan.accumulation,
+      "the plan's micro_batch ", plan.micro_batch, " times its accumulation ", plan.accumulation,
+      " is not --batch-size ", config.batch_size);
   const trace::Sketch sketch = sketch_step(config, plan.micro_batch);
   for (const auto& call : sketch.calls) {
     const auto region = std::ranges::find(plan.regions, call.tape.region, &plan::RegionPlan::region);

@@ -3,6 +3,8 @@
 //   plan::Planner planner = make_planner(config, {.hardware = plan::preset("h200")});
 //   plan::Decision decision = planner.decide(12_GiB);
 //   config.plan = planner.write_down(decision, about_step(config));
+//   config.micro_batch = config.plan->micro_batch;
+//   config.budget_bytes = decision.budget_bytes;
 #pragma once
 
 #include <optional>

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdlib>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -54,7 +55,10 @@ void compare(const std::vector<at::Tensor>& plain, const std::vector<at::Tensor>
     if (plain[i].defined() && planned[i].defined())
       verified.largest_difference =
           std::max(verified.largest_difference,
-                   (plain[i].to(at::kDouble) - planned[i].to(at::kDouble)).abs().max().item<double>());
+                   at::nan_to_num((plain[i].to(at::kDouble) - planned[i].to(at::kDouble)).abs(),
+                                  /*nan=*/std::numeric_limits<double>::infinity())
+                       .max()
+                       .item<double>());
   }
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <random>
 
+#include "snug/base/error.h"
 #include "snug/capture/capture.h"
 #include "snug/capture/sketch.h"
 #include "snug/models/llama.h"
@@ -137,6 +138,29 @@ TEST(SketchedStep, SharedWeightsViewsAndDropoutAreExact) {
     return x;
   };
   expect_exact(network(forward, {6, 5, 24}), 100, 5);
+}
+
+TEST(SketchedStep, AGraphThatOutlivesItIsRefusedAndHarmless) {
+  const at::Tensor weight = at::empty({8, 8}, c10::kMeta).requires_grad_();
+  at::Tensor loss;
+  EXPECT_THROW(
+      sketch([&](memory::Tracker&) {
+        loss = region("r", [&] { return at::linear(at::empty({4, 8}, c10::kMeta), weight).exp().sum(); });
+      }),
+      Error);
+  loss.backward();  // nobody listens any more
+  loss.reset();
+}
+
+TEST(SketchedStep, ASecondBackwardThroughARegionIsRefused) {
+  const at::Tensor weight = at::empty({8, 8}, c10::kMeta).requires_grad_();
+  EXPECT_THROW(
+      sketch([&](memory::Tracker&) {
+        const at::Tensor y = region("r", [&] { return at::empty({4, 8}, c10::kMeta).mm(weight).exp(); });
+        y.sum().backward({}, /*retain_graph=*/true);
+        y.mean().backward();
+      }),
+      Error);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "snug/plan/cost.h"
 #include "snug/plan/search.h"
 #include "snug/plan/step_model.h"
+#include "snug/tape/region.h"
 
 namespace snug::capture {
 namespace {
@@ -58,6 +59,28 @@ TEST(StepModelOfLlama, AnyChoiceIsWhatTheChainSaysAndNeverFasterThanTheBound) {
     const plan::Outcome outcome = plan::evaluate(model.problem(), chosen);
     ASSERT_EQ(model.peak_bytes(chosen), outcome.peak_bytes) << "choice " << i;
     ASSERT_GE(outcome.seconds, plan::lower_bound(model.problem(), outcome.peak_bytes));
+  }
+}
+
+// Outputs that their own region and the next one save, behind a region without a backward.
+TEST(StepModelOfAnything, SharedOutputsAndFrozenRegionsAreNotCountedTwice) {
+  std::vector<at::Tensor> weights;
+  for (int i = 0; i < 6; ++i) weights.push_back(at::empty({64, 64}, c10::kMeta).requires_grad_(i > 0));
+  auto sketched = sketch([&](memory::Tracker&) {
+    at::Tensor x = at::empty({128, 64}, c10::kMeta);
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      x = region("l" + std::to_string(i), [&] { return at::relu(at::gelu(at::mm(x, weights[i]))); });
+    region("loss", [&] { return x.pow(2).sum(); }).backward();
+    for (at::Tensor& weight : weights) weight.mutable_grad().reset();
+  });
+  const plan::Hardware cpu = plan::preset("cpu");
+  const StepModel model(std::move(sketched), 1,
+                        [&](const trace::Work& work) { return plan::seconds(work, cpu); });
+  const plan::Frontier frontier = plan::search(model.problem());
+  ASSERT_GT(frontier.size(), 3u);
+  for (const plan::Point& point : frontier) {
+    EXPECT_EQ(model.peak_bytes(point.chosen), point.peak_bytes);
+    EXPECT_GE(point.seconds, plan::lower_bound(model.problem(), point.peak_bytes));
   }
 }
 
