@@ -165,10 +165,6 @@ std::string sweep_table(const Planner& planner) {
 }
 
 Json plan_document(const Planner& planner, const Decision& decision, const trace::Snapshot& step) {
-  Json levers = Json::array();
-  for (const plan::Lever& lever : decision.levers)
-    levers.push_back(
-        {{"name", lever.name}, {"saved_bytes", lever.saved_bytes}, {"cost_seconds", lever.cost_seconds}});
   const plan::Split& split = planner.split(decision.taken);
   return {
       {"fits", decision.fits},
@@ -183,7 +179,7 @@ Json plan_document(const Planner& planner, const Decision& decision, const trace
       {"bound_seconds", std::isfinite(decision.bound_seconds) ? Json(decision.bound_seconds) : Json(nullptr)},
       {"micro_batch", split.micro_batch},
       {"accumulation", split.accumulation},
-      {"levers", levers},
+      {"levers", plan::to_json(decision.levers)},
       {"missing_bytes", decision.missing_bytes}};
 }
 

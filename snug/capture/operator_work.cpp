@@ -1,26 +1,14 @@
 #include "snug/capture/operator_work.h"
 
-#include <ATen/core/Tensor.h>
-
 #include <algorithm>
 #include <string_view>
 #include <vector>
 
+#include "snug/capture/stack_tensors.h"
+
 namespace snug::capture {
 
 namespace {
-
-using Entries = c10::ArrayRef<c10::IValue>;
-
-template <class Use>
-void each_tensor(Entries stack, Use use) {
-  for (const c10::IValue& entry : stack) {
-    if (entry.isTensor() && entry.toTensor().defined()) use(entry.toTensor());
-    if (!entry.isTensorList()) continue;
-    for (const at::Tensor& tensor : entry.toTensorVector())
-      if (tensor.defined()) use(tensor);
-  }
-}
 
 std::vector<at::Tensor> tensors(Entries stack) {
   std::vector<at::Tensor> found;
@@ -73,7 +61,7 @@ OperatorWork::OperatorWork(const c10::OperatorHandle& op, const torch::jit::Stac
   const Entries arguments = Entries(stack).slice(below_);
   each_tensor(arguments, [&](const at::Tensor& tensor) {
     work_.bytes += static_cast<double>(tensor.nbytes());
-    work_.low_precision |= tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf;
+    work_.low_precision |= is_half(tensor);
   });
   const std::string_view name = work_.name;
   if (is_any(name, {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"})) {

@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -13,6 +12,7 @@
 
 #include "snug/base/bytes.h"
 #include "snug/capture/operator_work.h"
+#include "snug/capture/stack_tensors.h"
 #include "snug/memory/tracker.h"
 
 namespace snug::capture {
@@ -25,26 +25,12 @@ using torch::jit::Stack;
 constexpr std::uint64_t kMostBytes = 32_MiB;
 constexpr double kMostFlops = 1e9;
 
-template <class Use>
-void each_tensor(const Stack& stack, std::size_t first, Use use) {
-  for (std::size_t i = first; i < stack.size(); ++i) {
-    if (stack[i].isTensor() && stack[i].toTensor().defined()) use(stack[i].toTensor());
-    if (!stack[i].isTensorList()) continue;
-    for (const at::Tensor& tensor : stack[i].toTensorVector())
-      if (tensor.defined()) use(tensor);
-  }
-}
-
-bool is_half(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf;
-}
-
 // fp32 kernels take nothing that Meta does not show.
 bool may_need_some(const hooks::OperatorCall& call, std::size_t first) {
   const Stack& stack = call.stack;
   bool any_half = false, all_meta = true;
   std::uint64_t bytes = 0;
-  each_tensor(stack, first, [&](const at::Tensor& tensor) {
+  each_tensor(Entries(stack).slice(first), [&](const at::Tensor& tensor) {
     any_half |= is_half(tensor);
     all_meta &= tensor.is_meta() || tensor.dim() == 0;
     bytes += tensor.nbytes();
@@ -65,7 +51,7 @@ std::string signature(const hooks::OperatorCall& call, std::size_t first) {
     if (entry.isTensor() || entry.isTensorList()) continue;
     text << ' ' << entry;
   }
-  each_tensor(call.stack, first, add);
+  each_tensor(Entries(call.stack).slice(first), add);
   return text.str();
 }
 

@@ -131,11 +131,15 @@ void regions_from_json(Json object, const std::string& where, std::vector<Region
 
 }  // namespace
 
-Json to_json(const Plan& plan) {
-  Json levers = Json::array();
-  for (const Lever& lever : plan.levers)
-    levers.push_back(
+Json to_json(const std::vector<Lever>& levers) {
+  Json list = Json::array();
+  for (const Lever& lever : levers)
+    list.push_back(
         {{"name", lever.name}, {"saved_bytes", lever.saved_bytes}, {"cost_seconds", lever.cost_seconds}});
+  return list;
+}
+
+Json to_json(const Plan& plan) {
   return {{"version", kVersion},
           {"step", plan.step},
           {"budget_bytes", plan.budget_bytes},
@@ -144,7 +148,7 @@ Json to_json(const Plan& plan) {
           {"plain", to_json(plan.plain)},
           {"predicted", to_json(plan.predicted)},
           {"bound_seconds", plan.bound_seconds},
-          {"levers", levers},
+          {"levers", to_json(plan.levers)},
           {"fates", to_json(plan.regions)}};
 }
 

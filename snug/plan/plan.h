@@ -60,6 +60,7 @@ struct Plan {
 };
 
 SNUG_API Json to_json(const Plan& plan);
+SNUG_API Json to_json(const std::vector<Lever>& levers);
 // Throws Error, naming `where` and the key, for what is missing, unknown, of the wrong type or senseless.
 SNUG_API Plan plan_from_json(Json object, const std::string& where);
 

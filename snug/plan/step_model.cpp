@@ -1,7 +1,6 @@
 #include "snug/plan/step_model.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -167,7 +166,7 @@ void StepModel::find_choices() {
     }
     auto all = region_choices(timeline_, regions_[i].calls[0], seconds);
     std::vector<Choice> measured;
-    for (const auto& fates : all) measured.push_back(measure(i, fates, base));
+    for (const auto& fates : all) measured.push_back(measure(i, profiles_of(i, fates), base));
     std::vector<std::size_t> kept = worth_having(measured);
     thin(kept, measured);
     std::vector<std::vector<Fate>> choices;
@@ -177,13 +176,20 @@ void StepModel::find_choices() {
   }
 }
 
-Choice StepModel::measure(std::size_t number, const std::vector<Fate>& fates,
+// One per pass.
+std::vector<Profile> StepModel::profiles_of(std::size_t region, const std::vector<Fate>& fates) const {
+  std::vector<Profile> profiles;
+  for (const std::size_t call : regions_[region].calls) profiles.push_back(timeline_.profile(call, fates));
+  return profiles;
+}
+
+Choice StepModel::measure(std::size_t number, const std::vector<Profile>& profiles,
                           std::span<const std::uint64_t> base) const {
   const Region& region = regions_[number];
   Choice choice;
   for (std::size_t pass = 0; pass < region.calls.size(); ++pass) {
     const std::size_t call = region.calls[pass];
-    const Profile profile = timeline_.profile(call, fates);
+    const Profile& profile = profiles[pass];
     std::vector<std::size_t> calls;
     for (const Region& other : regions_) calls.push_back(other.calls[pass]);
     const auto [forward, backward] = windows(*sketch_, calls, number);
@@ -211,15 +217,17 @@ void StepModel::build_problem() {
   }
   for (std::size_t i = 0; i < base.size(); ++i)
     if (!in_a_window[i]) problem_.floor_bytes = std::max(problem_.floor_bytes, base[i]);
+  profiles_.resize(sketch_->calls.size());
   for (std::size_t i = 0; i < regions_.size(); ++i) {
     auto choices = std::make_shared<Choices>();
-    for (const auto& fates : *regions_[i].choices) choices->push_back(measure(i, fates, base));
+    for (const auto& fates : *regions_[i].choices) {
+      std::vector<Profile> profiles = profiles_of(i, fates);
+      choices->push_back(measure(i, profiles, base));
+      for (std::size_t pass = 0; pass < profiles.size(); ++pass)
+        profiles_[regions_[i].calls[pass]].push_back(std::move(profiles[pass]));
+    }
     problem_.regions.push_back(std::move(choices));
   }
-  profiles_.resize(sketch_->calls.size());
-  for (const Region& region : regions_)
-    for (const std::size_t call : region.calls)
-      for (const auto& fates : *region.choices) profiles_[call].push_back(timeline_.profile(call, fates));
 }
 
 // Passes repeat, what comes after the last backward does not.

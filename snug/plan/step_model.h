@@ -48,7 +48,8 @@ class SNUG_API StepModel {
   void share_seconds(double passes);
   std::vector<const Profile*> profiles(std::span<const std::uint32_t> chosen) const;
   std::size_t sketched_passes() const { return regions_.front().calls.size(); }
-  Choice measure(std::size_t region, const std::vector<Fate>& fates,
+  std::vector<Profile> profiles_of(std::size_t region, const std::vector<Fate>& fates) const;
+  Choice measure(std::size_t region, const std::vector<Profile>& profiles,
                  std::span<const std::uint64_t> base) const;
   std::vector<double> seconds_of(const Sketch::Call& call) const;
 

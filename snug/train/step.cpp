@@ -48,6 +48,15 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& 
                                       .decay_matrices_only = config.decay_matrices_only});
 }
 
+io::TokenDataset open_data(const TrainConfig& config) {
+  auto data = io::TokenDataset::open(config.data, {.vocab_size = config.model.vocab_size,
+                                                   .seq_len = config.seq_len,
+                                                   .seed = config.seed,
+                                                   .shuffle_seed = config.shuffle_seed});
+  data.check_vocabulary();
+  return data;
+}
+
 TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, memory::Tracker& tracker)
     : model(make_model(config, device, tracker)) {
   tracker.adopt(model->parameters(), Category::Parameter);

@@ -19,6 +19,9 @@ namespace snug::train {
 SNUG_API std::unique_ptr<optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters,
                                                           const OptimizerConfig& config);
 
+// The tokens of a run; one outside the model's vocabulary is an Error.
+SNUG_API io::TokenDataset open_data(const TrainConfig& config);
+
 // Model and optimizer on one device, their memory claimed with the tracker.
 struct SNUG_API TrainingSetup {
   TrainingSetup(const TrainConfig& config, c10::Device device, memory::Tracker& tracker);

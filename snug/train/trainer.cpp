@@ -104,11 +104,7 @@ std::uint64_t TrainResult::budget_use_bytes(c10::Device device) const {
 
 TrainResult train(const TrainConfig& config, const TrainOptions& options) {
   validate(config);
-  const auto data = io::TokenDataset::open(config.data, {.vocab_size = config.model.vocab_size,
-                                                         .seq_len = config.seq_len,
-                                                         .seed = config.seed,
-                                                         .shuffle_seed = config.shuffle_seed});
-  data.check_vocabulary();
+  const io::TokenDataset data = open_data(config);
   if (config.device.is_cuda()) prepare_cuda(config);
 
   std::optional<RunDirectory> directory;

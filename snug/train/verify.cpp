@@ -7,7 +7,6 @@
 #include <optional>
 #include <vector>
 
-#include "snug/io/token_dataset.h"
 #include "snug/train/step.h"
 
 namespace snug::train {
@@ -66,11 +65,7 @@ void compare(const std::vector<at::Tensor>& plain, const std::vector<at::Tensor>
 
 Verified verify(const TrainConfig& config) {
   validate(config);
-  const auto data = io::TokenDataset::open(config.data, {.vocab_size = config.model.vocab_size,
-                                                         .seq_len = config.seq_len,
-                                                         .seed = config.seed,
-                                                         .shuffle_seed = config.shuffle_seed});
-  data.check_vocabulary();
+  const io::TokenDataset data = open_data(config);
   const Deterministic deterministic(config.device);
   memory::Tracker tracker({.device = config.device});
   at::manual_seed(config.seed);
