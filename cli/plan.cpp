@@ -52,10 +52,10 @@ void run(const Flags& flags) {
   if (!names_gpu && !flags.hardware.empty() && training.device == "auto") training.device = "cpu";
   train::TrainConfig config = training_config(training, /*device_must_exist=*/false);
   plan::Hardware hardware = choose_hardware(flags.hardware, config.device);
+  check(!flags.measure || config.device.is_cpu(), "--measure times a step on this machine's CPU, not on ",
+        hardware.name);
   plan::Planner planner = planner_for(training, config, hardware);
   if (flags.measure) {
-    check(config.device.is_cpu() && !hardware.is_gpu, "--measure times a step on this machine's CPU, not on ",
-          hardware.name);
     train::TrainConfig lean = config;  // it fits wherever anything does
     lean.plan = planner.write_down(planner.decide(0), train::about_step(config));
     lean.micro_batch = lean.plan->micro_batch;
@@ -93,7 +93,7 @@ void add_plan(CLI::App& snug) {
              "Instead of a budget: the smallest that makes the step at most so many times as long");
   add_text(
       verb, "--hardware", "NAME|FILE", flags->hardware,
-      "Plan for " + plan::preset_names() + " or a hardware.json; default cpu, or h200 with --device cuda");
+      "Plan for " + plan::preset_names() + " or a hardware.json; default: the CPU, or the GPU that is here");
   verb.add_flag("--sweep", flags->sweep, "A table of budgets against time")->disable_flag_override();
   verb.add_flag("--measure", flags->measure,
                 "Run three steps first and plan with the times they took; on the CPU")

@@ -2,14 +2,13 @@
 
 #include "cli/exit_status.h"
 #include "snug/base/error.h"
+#include "snug/session/hardware_of.h"
 #include "snug/train/planning.h"
 
 namespace snug::cli {
 
 plan::Hardware choose_hardware(const std::string& given, c10::Device device) {
-  const plan::Hardware hardware = plan::load_hardware(!given.empty()     ? given
-                                                      : device.is_cuda() ? "h200"
-                                                                         : "cpu");
+  const plan::Hardware hardware = given.empty() ? session::hardware_of(device) : plan::load_hardware(given);
   check(hardware.is_gpu == device.is_cuda(), "--hardware ", given, " is ",
         hardware.is_gpu ? "a GPU" : "no GPU", " and --device is ", device.str(), ": give one of them");
   return hardware;

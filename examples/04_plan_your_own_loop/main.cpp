@@ -13,6 +13,7 @@
 
 #include "snug/base/bytes.h"
 #include "snug/capture/capture.h"
+#include "snug/session/plan_step.h"
 #include "snug/session/session.h"
 #include "snug/tape/region.h"
 
@@ -60,7 +61,7 @@ int main() {
 
   Net net;
   torch::optim::AdamW optimizer(net->parameters());
-  snug::Session session(net->parameters(), planned);
+  snug::Session session(net->parameters(), planned.plan);
   for (int i = 0; i < 5; ++i) {
     at::manual_seed(i);
     step(net, optimizer, at::randn({4096, 128}));

@@ -97,6 +97,15 @@ void Account::claim_since(trace::BlockId first, Category category, std::int64_t 
       retag(block, {.category = category, .time_ns = time_ns});
 }
 
+void Account::send_to(trace::EventSink* sink) {
+  sink_ = sink;
+  if (!sink_) return;
+  for (trace::Event event : ledger_.live_allocations()) {
+    event.time_ns = last_time_;
+    sink_->write(event, names_);
+  }
+}
+
 void Account::emit(const trace::Event& event) {
   ledger_.apply(event);
   if (!sink_) return;

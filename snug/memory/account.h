@@ -21,6 +21,7 @@ class Account {
   explicit Account(trace::EventSink* sink) : sink_(sink) {}
 
   void apply(const RawEvent& raw);
+  void send_to(trace::EventSink* sink);
   bool knows(void* address) const { return blocks_.find(address) != blocks_.end(); }
   trace::BlockId block(void* address) const {
     const auto found = blocks_.find(address);

@@ -63,6 +63,12 @@ ProcessMemory cuda_process_memory(c10::DeviceIndex device) {
   return memory;
 }
 
+CudaDevice cuda_device(c10::DeviceIndex device) {
+  cudaDeviceProp properties{};
+  C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  return {properties.name, properties.totalGlobalMem};
+}
+
 std::uint64_t cap_cuda_memory(c10::DeviceIndex device, std::optional<std::uint64_t> budget_bytes) {
   c10::cuda::CUDAGuard guard(device);
   std::size_t free = 0, total = 0;

@@ -15,6 +15,9 @@ ProcessMemory cuda_process_memory(c10::DeviceIndex) {
 void note_memory_before_context(c10::DeviceIndex) {
   no_cuda();
 }
+CudaDevice cuda_device(c10::DeviceIndex) {
+  no_cuda();
+}
 std::uint64_t cap_cuda_memory(c10::DeviceIndex, std::optional<std::uint64_t>) {
   no_cuda();
 }

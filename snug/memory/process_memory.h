@@ -32,6 +32,12 @@ SNUG_API ProcessMemory process_memory(c10::Device device, std::uint64_t live_byt
 // ours.
 SNUG_API void note_memory_before_context(c10::DeviceIndex device);
 
+struct CudaDevice {
+  std::string name;  // as the driver has it: "NVIDIA H200"
+  std::uint64_t memory_bytes = 0;
+};
+SNUG_API CudaDevice cuda_device(c10::DeviceIndex device);
+
 // Caps torch's allocator so that allocator and outside together stay below `budget_bytes`; returns the cap.
 // At least 0.9 GiB is left for the outside, which grows as libraries load. Throws Error if the budget is
 // below that. Without a budget the allocator may take the whole device, as it does at first.

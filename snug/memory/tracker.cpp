@@ -180,6 +180,10 @@ trace::BlockId Tracker::block(const at::Tensor& tensor) {
   return impl_->with_account([&](Account& account) { return account.block(block_of(tensor)); });
 }
 
+void Tracker::send_to(trace::EventSink* sink) {
+  impl_->with_account([&](Account& account) { account.send_to(sink); });
+}
+
 void Tracker::mark(std::string_view name, std::uint64_t number) {
   const auto id = impl_->with_account([&](Account& account) { return account.names().intern(name); });
   impl_->queue().push(

@@ -60,6 +60,8 @@ class SNUG_API Tracker {
   };
   [[nodiscard]] Claim claim(trace::Category category) { return Claim(*this, category); }
 
+  // Null: nobody. A new one first gets an Alloc for everything that is alive.
+  void send_to(trace::EventSink* sink);
   void mark(std::string_view name, std::uint64_t number = 0);  // a line in the trace: "step 3", "forward"
 
   trace::BlockId block(const at::Tensor& tensor);  // 0 if it is not in the account

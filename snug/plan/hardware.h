@@ -38,6 +38,9 @@ struct Hardware {
 SNUG_API Hardware load_hardware(const std::string& name_or_path);
 
 SNUG_API Hardware preset(std::string_view name);  // throws Error, which lists the names
+// The one that a GPU with this name and memory is most like; the h200, said to be an estimate like all of
+// them, if none has its name.
+SNUG_API Hardware preset_like(std::string_view device_name, std::uint64_t memory_bytes);
 SNUG_API const std::vector<Hardware>& presets();
 SNUG_API std::string preset_names();  // "h200, h100, ...", for messages and help
 

@@ -1,4 +1,7 @@
 // Machines by name. Public figures, scaled by the shares of them that were measured on an H200 (torch 2.11).
+#include <cctype>
+#include <cmath>
+
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/plan/hardware.h"
@@ -78,6 +81,23 @@ Hardware modest_cpu() {
   };
 }
 
+// "rtx4090" is in "GeForce RTX 4090", "h100" in "H100 80GB", "l4" not in "L40".
+bool has_words(std::string_view text, std::string_view joined) {
+  std::vector<std::string> words(1);
+  for (const unsigned char letter : text) {
+    if (std::isalnum(letter))
+      words.back() += static_cast<char>(std::tolower(letter));
+    else
+      words.emplace_back();
+  }
+  for (std::size_t first = 0; first < words.size(); ++first) {
+    std::string here;
+    for (std::size_t i = first; i < words.size() && here.size() < joined.size(); ++i) here += words[i];
+    if (here == joined) return true;
+  }
+  return false;
+}
+
 std::vector<Hardware> make_presets() {
   std::vector<Hardware> made;
   for (const DataSheet& sheet : kDataSheets) made.push_back(from_data_sheet(sheet));
@@ -97,6 +117,21 @@ Hardware preset(std::string_view name) {
     if (hardware.name == name) return hardware;
   }
   fail("no hardware preset ", name, ": expected one of ", preset_names());
+}
+
+Hardware preset_like(std::string_view device_name, std::uint64_t memory_bytes) {
+  const auto is_named = [&](const Hardware& hardware) {
+    return hardware.is_gpu && has_words(device_name, hardware.name.substr(0, hardware.name.find('-')));
+  };
+  const auto off_by = [&](const Hardware& hardware) {
+    return std::abs(static_cast<double>(hardware.memory_bytes) - static_cast<double>(memory_bytes));
+  };
+  const Hardware* found = nullptr;
+  for (const Hardware& hardware : presets())
+    if (is_named(hardware) && (!found || off_by(hardware) < off_by(*found))) found = &hardware;
+  Hardware like = found ? *found : preset("h200");
+  like.memory_bytes = memory_bytes;
+  return like;
 }
 
 std::string preset_names() {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 
 #include "snug/base/output_file.h"
 
@@ -196,11 +197,10 @@ void check_matches(const RegionPlan& plan, const trace::RegionTape& tape) {
         fmt::format("{:016x}, planned {:016x}", tape.structure_hash(), plan.structure), ")");
   check(made_bytes(tape) <= plan.bytes, "the plan is for smaller shapes: region \"", plan.region, "\" makes ",
         made_bytes(tape), " bytes, planned ", plan.bytes);
+  std::set<std::pair<std::uint32_t, std::uint32_t>> made;
+  for (const trace::TapeValue& value : tape.values) made.emplace(value.operation, value.output);
   for (const ValueName& value : plan.recompute) {
-    const bool is_there = std::ranges::any_of(tape.values, [&](const trace::TapeValue& other) {
-      return other.operation == value.operation && other.output == value.output;
-    });
-    check(is_there && value.operation < tape.operations.size() &&
+    check(made.contains({value.operation, value.output}) && value.operation < tape.operations.size() &&
               tape.operations[value.operation].name == value.name,
           "the plan re-makes value ", text(value), " of region \"", plan.region,
           "\", which has no such value");

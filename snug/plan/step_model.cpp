@@ -230,12 +230,13 @@ void StepModel::build_problem() {
   }
 }
 
-// Passes repeat, what comes after the last backward does not.
+// Passes repeat, what comes after the last backward does not. The last pass stands for all: between earlier
+// ones an optimizer may have run.
 void StepModel::share_seconds(double passes) {
   const auto begin = operator_seconds_.begin();
-  const auto first = begin + sketch_->calls.front().first_operator,
+  const auto first = begin + sketch_->calls[regions_.front().calls.back()].first_operator,
              last = begin + sketch_->operators_of_passes;
-  const double one_pass = std::accumulate(first, last, 0.0) / static_cast<double>(sketched_passes());
+  const double one_pass = std::accumulate(first, last, 0.0);
   const double optimizer = std::accumulate(last, operator_seconds_.end(), 0.0);
   problem_.passes = passes;
   problem_.fixed_seconds = optimizer + passes * one_pass;

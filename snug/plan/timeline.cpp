@@ -84,11 +84,25 @@ Profile Timeline::profile(std::size_t number, std::span<const Fate> fates) const
   Profile profile;
 
   const std::vector<Moment> until = held_until(sketch_, call, walk);
+  std::vector<bool> is_overwritten(until.size());
+  for (const auto& operation : call.tape.operations)
+    for (const auto& write : operation.writes) is_overwritten[write.before] = true;
   for (ValueIndex value = 0; value < until.size(); ++value) {
     const std::uint32_t block = call.blocks[value];
     if (walk.is_remade(value) || call.tape.values[value].parameter || block == Sketch::kNoBlock) continue;
-    if (until[value] > deaths_[block]) profile.kept.push_back({block, until[value]});
+    if (!is_overwritten[value] && until[value] > deaths_[block])
+      profile.kept.push_back({block, until[value]});
   }
+
+  // The tape copies what it keeps before it is overwritten.
+  for (std::size_t i = 0; i < call.tape.operations.size(); ++i)
+    for (const auto& write : call.tape.operations[i].writes) {
+      const Moment begin = i == 0 ? call.forward_begin : call.ends[i - 1];
+      const TapeValue& before = call.tape.values[write.before];
+      if (walk.is_remade(write.before) || until[write.before] <= call.ends[i]) continue;
+      profile.remade.push_back({begin, static_cast<std::int64_t>(before.bytes)});
+      profile.remade.push_back({until[write.before], -static_cast<std::int64_t>(before.bytes)});
+    }
 
   for (std::size_t n = 0; n < call.nodes.size(); ++n) {
     for (std::size_t k = 0; k < call.nodes[n].unpacks.size(); ++k) {

@@ -1,16 +1,20 @@
 #include "snug/session/session.h"
 
 #include <ATen/Parallel.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
+#include "snug/capture/sketcher.h"
 #include "snug/memory/process_memory.h"
+#include "snug/plan/cost.h"
+#include "snug/plan/planner.h"
+#include "snug/session/hardware_of.h"
 #include "snug/session/planned_fates.h"
 #include "snug/tape/recording.h"
 
@@ -52,6 +56,17 @@ class CudaCap {
   c10::Device device_;
 };
 
+// What it does not say is not checked: it was written by hand.
+void check_is_for(const plan::Plan& plan, c10::Device device) {
+  const auto expect = [&](const char* key, const std::string& here) {
+    const auto planned = plan.step.find(key);
+    check(planned == plan.step.end() || *planned == here, "the plan is for ", key, " ",
+          planned == plan.step.end() ? "" : planned->dump(), ", this is ", here);
+  };
+  expect("device", device.is_cuda() ? "cuda" : "cpu");
+  expect("torch", TORCH_VERSION);
+}
+
 void say_on_stderr(const std::string& text) {
   std::fprintf(stderr, "snug: %s\n", text.c_str());
 }
@@ -60,96 +75,131 @@ void say_on_stderr(const std::string& text) {
 
 class Session::Impl {
  public:
-  Impl(at::TensorList parameters, plan::Plan plan, std::shared_ptr<const plan::Planner> planner,
-       const SessionOptions& options)
-      : plan_(std::move(plan)),
-        budget_(plan_.budget_bytes),
-        planner_(std::move(planner)),
+  Impl(at::TensorList parameters, plan::Plan plan, const SessionOptions& options)
+      : plan_((check_is_for(plan, options.device), std::move(plan))),
         options_(options),
+        hardware_(options.hardware ? *options.hardware : session::hardware_of(options.device)),
         threads_(plan_),
-        cap_(options.device, budget_),
-        tracker_({.device = options.device,
-                  .budget_bytes = options.device.is_cuda() ? std::nullopt : std::optional(budget_)}) {
+        cap_(options.device, plan_.budget_bytes),
+        tracker_(
+            {.device = options.device,
+             .budget_bytes = options.device.is_cuda() ? std::nullopt : std::optional(plan_.budget_bytes)}),
+        recording_(options.lean_at_first ? tape::Fates::recompute() : session::planned_fates(plan_),
+                   {.describe = true}),
+        stage_(options.lean_at_first ? Stage::First : Stage::Planned) {
     if (!options_.say) options_.say = say_on_stderr;
-    check(!options_.lean_at_first || planner_,
-          "a session that is lean at first needs a planner for what comes then");
-    if (options_.lean_at_first) use(planner_->decide(0));
     tracker_.adopt(parameters, trace::Category::Parameter);
-    record(session::planned_fates(plan_));
   }
 
   void end_step() {
     const std::uint64_t peak = tracker_.peak_bytes();
     peak_ = std::max(peak_, peak);
     tracker_.reset_peak();
-    const std::vector<trace::RegionTape> tapes = recording_->take_tapes();
-    if (as_planned) look_at(tapes);
-    if (as_planned && ++steps_ == kStepsToSettle) compare(peak);
+    ++steps_;
+    switch (stage_) {
+      case Stage::First:
+        return sketch_the_next();
+      case Stage::Sketched:
+        return plan_from_sketch();
+      case Stage::Planned:
+        return look_at(recording_.take_tapes(), peak);
+      case Stage::Lean:
+        recording_.take_tapes();
+    }
   }
 
   const plan::Plan& plan() const { return plan_; }
   std::uint64_t peak() const { return peak_; }
-
-  bool planned_again = false;
-  bool as_planned = true;
+  bool was_planned_again() const { return replanned_; }
+  bool is_as_planned() const { return stage_ == Stage::Planned; }
 
  private:
-  static constexpr int kStepsToSettle = 2;  // the first makes the optimizer's states
+  enum class Stage { First, Sketched, Planned, Lean };
 
-  void record(tape::Fates fates) {
-    recording_.reset();  // one at a time
-    recording_.emplace(std::move(fates), tape::RecordingOptions{.describe = true});
+  void look_at(const std::vector<trace::RegionTape>& tapes, std::uint64_t peak) {
+    const std::string difference = how_it_differs(tapes);
+    if (!difference.empty()) {
+      if (replanned_) return be_lean(difference);
+      options_.say(concat(difference, "; the next step keeps nothing, then there is a new plan"));
+      return sketch_the_next();
+    }
+    // The first step makes the optimizer's states: before them the peak says nothing. On CUDA the plan's
+    // figure holds what no tensor needs.
+    if (replanned_ || steps_ < 2 || options_.device.is_cuda()) return;
+    const std::uint64_t predicted = plan_.predicted.peak_bytes;
+    if (static_cast<double>(peak) <= (1 + options_.margin) * static_cast<double>(predicted)) return;
+    options_.say(concat("the step needed ", format_bytes(peak), " where ", format_bytes(predicted),
+                        " were predicted; the next step keeps nothing, then there is a new plan"));
+    sketch_the_next();
   }
 
-  void look_at(const std::vector<trace::RegionTape>& tapes) {
+  std::string how_it_differs(const std::vector<trace::RegionTape>& tapes) const {
     for (const trace::RegionTape& tape : tapes) {
       if (tape.unpacks.empty()) continue;  // no backward: an evaluation, or a step that threw
       const auto planned = std::ranges::find(plan_.regions, tape.region, &plan::RegionPlan::region);
+      if (planned == plan_.regions.end()) return concat("region \"", tape.region, "\" is not in the plan");
       try {
-        check(planned != plan_.regions.end(), "region \"", tape.region, "\" is not in the plan");
         plan::check_matches(*planned, tape);
       } catch (const Error& error) {
-        options_.say(concat(error.what(), "; from here on all that can be re-made is"));
-        as_planned = false;
-        return record(tape::Fates::recompute());
+        return error.what();
       }
     }
+    return "";
   }
 
-  void compare(std::uint64_t peak) {
-    if (!planner_) return;
-    const std::uint64_t predicted = plan_.predicted.peak_bytes;
-    // On CUDA the plan's figure holds what no tensor needs: it says nothing of this peak.
-    const std::uint64_t more = !options_.device.is_cuda() && peak > predicted ? peak - predicted : 0;
-    const bool is_off = static_cast<double>(more) > options_.margin * static_cast<double>(predicted);
-    if (!is_off && !options_.lean_at_first) return;
-    if (is_off)
-      options_.say(concat("the step needed ", format_bytes(peak), " where ", format_bytes(predicted),
-                          " were predicted: planned again with ", format_bytes(more), " less"));
-    planned_again = is_off;
-    use(planner_->decide(budget_ - std::min(budget_, more)));
-    record(session::planned_fates(plan_));
+  void sketch_the_next() {
+    sketcher_.begin(recording_);
+    stage_ = Stage::Sketched;
   }
 
-  void use(const plan::Decision& decision) { plan_ = planner_->write_down(decision, plan_.step); }
+  void plan_from_sketch() try {
+    trace::Sketch sketch = sketcher_.finish(recording_);
+    std::erase_if(sketch.calls, [](const auto& call) { return call.nodes.empty(); });
+    if (sketch.calls.empty()) return sketch_the_next();  // no backward in this step
+    const auto passes = std::ranges::count(sketch.calls, sketch.calls.front().tape.region,
+                                           [](const auto& call) { return call.tape.region; });
+    const plan::Planner planner(
+        {{.micro_batch = plan_.micro_batch,
+          .accumulation = plan_.accumulation,
+          .model = std::make_shared<const plan::StepModel>(
+              std::move(sketch), static_cast<double>(passes),
+              [&](const trace::Work& work) { return plan::seconds(work, hardware_); })}},
+        plan::overhead_of(hardware_));
+    const plan::Decision decision = planner.decide(plan_.budget_bytes);
+    plan_ = planner.write_down(decision, plan_.step);
+    replanned_ = true;
+    recording_.use(session::planned_fates(plan_));
+    stage_ = Stage::Planned;
+    options_.say(concat("planned again from a step of this run: ", format_bytes(plan_.predicted.peak_bytes),
+                        decision.fits ? "" : ", which is beyond the budget by ",
+                        decision.fits ? "" : format_bytes(decision.missing_bytes)));
+  } catch (const Error& error) {
+    be_lean(error.what());
+  }
+
+  void be_lean(const std::string& why) {
+    options_.say(why + "; from here on all that can be re-made is");
+    recording_.use(tape::Fates::recompute());
+    stage_ = Stage::Lean;
+  }
 
   plan::Plan plan_;
-  const std::uint64_t budget_;
-  std::shared_ptr<const plan::Planner> planner_;
   SessionOptions options_;
+  const plan::Hardware hardware_;
   ThreadCount threads_;
   CudaCap cap_;
   memory::Tracker tracker_;
-  std::optional<tape::Recording> recording_;
+  capture::Sketcher sketcher_{tracker_};
+  hooks::OperatorListenerGuard sketcher_guard_{sketcher_};
+  tape::Recording recording_;
+  Stage stage_;
   std::uint64_t peak_ = 0;
   int steps_ = 0;
+  bool replanned_ = false;
 };
 
-Session::Session(at::TensorList parameters, PlannedStep planned, const SessionOptions& options)
-    : impl_(
-          std::make_unique<Impl>(parameters, std::move(planned.plan), std::move(planned.planner), options)) {}
 Session::Session(at::TensorList parameters, plan::Plan plan, const SessionOptions& options)
-    : impl_(std::make_unique<Impl>(parameters, std::move(plan), nullptr, options)) {}
+    : impl_(std::make_unique<Impl>(parameters, std::move(plan), options)) {}
 Session::~Session() = default;
 
 void Session::end_step() {
@@ -165,10 +215,10 @@ std::uint64_t Session::predicted_bytes() const {
   return impl_->plan().predicted.peak_bytes;
 }
 bool Session::was_planned_again() const {
-  return impl_->planned_again;
+  return impl_->was_planned_again();
 }
 bool Session::is_as_planned() const {
-  return impl_->as_planned;
+  return impl_->is_as_planned();
 }
 
 }  // namespace snug

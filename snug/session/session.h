@@ -1,6 +1,6 @@
 // Runs anyone's loop under a plan and holds its budget.
 //
-//   snug::Session session(model->parameters(), planned);
+//   snug::Session session(model->parameters(), planned.plan);
 //   for (auto& batch : batches) {
 //     net->loss(batch).backward();
 //     optimizer.step();
@@ -8,10 +8,11 @@
 //     session.end_step();
 //   }
 //
-// While it lives, what is allocated on this device beyond the budget throws. Regions that are not those of
-// the plan, or whose structure changes from step to step, are re-made as far as can be from then on. A step
-// that needs more than was predicted, by more than the margin, makes a new plan for the rest of the budget,
-// once. Both are said. When the session ends, everything is as it was.
+// While it lives, what is allocated on this device beyond the budget throws. If a step is not the one that
+// was planned - other operators, or more memory than was predicted by more than the margin - the next one
+// keeps nothing, is sketched where it runs, and a new plan is made from that. Once: a step that is another
+// again runs as lean as it can from then on. All of it is said. When the session ends, everything is as it
+// was.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,24 +20,26 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "snug/base/export.h"
-#include "snug/session/plan_step.h"
+#include "snug/plan/hardware.h"
+#include "snug/plan/plan.h"
 
 namespace snug {
 
 struct SessionOptions {
   c10::Device device = c10::kCPU;
-  double margin = 0.02;        // of the predicted peak
-  bool lean_at_first = false;  // two steps under the leanest plan: for loops that hold what the sketch lacks
+  double margin = 0.02;                         // of the predicted peak
+  bool lean_at_first = false;                   // two steps that keep nothing, then a plan from the second
+  std::optional<plan::Hardware> hardware;       // for a new plan; default: the preset of this device
   std::function<void(const std::string&)> say;  // default: a line on standard error
 };
 
 class SNUG_API Session {
  public:
-  Session(at::TensorList parameters, PlannedStep planned, const SessionOptions& options = {});
-  // A plan alone, from a file, can be held to but not made again.
+  // Throws Error if the plan is for another device or another torch.
   Session(at::TensorList parameters, plan::Plan plan, const SessionOptions& options = {});
   ~Session();
   Session(const Session&) = delete;  // it is a place in torch's stacks of hooks
@@ -48,7 +51,7 @@ class SNUG_API Session {
   std::uint64_t peak_bytes() const;  // the highest of all steps that ended
   std::uint64_t predicted_bytes() const;
   bool was_planned_again() const;
-  bool is_as_planned() const;  // every region had the structure that the plan says
+  bool is_as_planned() const;  // the steps since the last plan were what it says
 
  private:
   class Impl;

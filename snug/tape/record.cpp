@@ -265,7 +265,7 @@ class RecordedCall {
     const auto made = [&](const ValuePtr& value, std::size_t output) {
       tape.values[value->number].operation = number;
       tape.values[value->number].output = static_cast<std::uint32_t>(output);
-      tape.values[value->number].fate = value->fate;
+      tape.values[value->number].fate = tape_.described_fate(*value);
     };
     for (const Result& result : results_) {
       operation.results.push_back(result.value->number);
@@ -276,7 +276,7 @@ class RecordedCall {
       made(write.value, kFirstWritten + write.position);
     }
     tape.operations.push_back(std::move(operation));
-    if (SketchListener* listener = tape_.ledgers_->sketch) listener->on_operation(tape_.number_, number);
+    if (SketchListener* const told = tape_.listener()) told->on_operation(tape_.number_, number);
   }
 
   Tape& tape_;

@@ -1,5 +1,7 @@
 #include "snug/tape/recording.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <deque>
 #include <utility>
 
@@ -38,9 +40,17 @@ class Recording::Impl final : public hooks::OperatorListener,
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
+  void use(Fates fates, SketchListener* sketch) {
+    check(forward.levels.empty(),
+          "the fates of a recording were changed inside a region: change them between steps");
+    fates_ = std::move(fates);
+    ledgers_->sketch = sketch;
+  }
+
   void before_forward(hooks::RegionId region) override {
     if (innermost != this || Quiet::on()) return;
     if (!forward.tape) {
+      if (!at::GradMode::is_enabled()) return;  // nothing is saved: an evaluation
       check(!is_capturing_stream(), "region \"", hooks::region_name(region),
             "\" cannot be recorded while a CUDA graph is captured: capture without a Recording");
       const DeterminismCheck check = options_.determinism_check;
@@ -52,7 +62,8 @@ class Recording::Impl final : public hooks::OperatorListener,
                                                         .differing_throws = throws,
                                                         .time_replays = options_.time_replays,
                                                         .describe = options_.describe,
-                                                        .sketch = options_.sketch != nullptr},
+                                                        .sketch = ledgers_->sketch != nullptr,
+                                                        .stand_ins = options_.stand_ins},
                                             ledgers_);
     }
     forward.levels.push_back({&fates_, hooks::region_name(region), options_.record_generators});
@@ -80,7 +91,7 @@ class Recording::Impl final : public hooks::OperatorListener,
  private:
   static thread_local Impl* innermost;
 
-  const Fates fates_;
+  Fates fates_;
   const RecordingOptions options_;
   std::shared_ptr<Ledgers> ledgers_ = std::make_shared<Ledgers>();
   Impl* outer_;
@@ -94,6 +105,10 @@ thread_local Recording::Impl* Recording::Impl::innermost = nullptr;
 Recording::Recording(Fates fates, const RecordingOptions& options)
     : impl_(std::make_unique<Impl>(std::move(fates), options)) {}
 Recording::~Recording() = default;
+
+void Recording::use(Fates fates, SketchListener* sketch) {
+  impl_->use(std::move(fates), sketch);
+}
 
 trace::Totals Recording::totals() const {
   Ledgers& ledgers = *impl_->ledgers();

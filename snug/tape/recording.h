@@ -36,9 +36,9 @@ struct RecordingOptions {
       true;             // batch norm's running statistics move in the forward, not again in the backward
   bool verify = false;  // as Bits, but counts in totals() instead of throwing
   bool time_replays = false;
-  bool describe = false;  // keep the tapes as plain data
-  // Meta only: nothing is kept, and what the backward asks for is made of nothing; tapes are described.
-  SketchListener* sketch = nullptr;
+  bool describe = false;             // keep the tapes as plain data
+  SketchListener* sketch = nullptr;  // hears of tapes as they are made; they are described
+  bool stand_ins = false;  // Meta only: nothing is kept, and what the backward asks for is made of nothing
 };
 
 class SNUG_API Recording {
@@ -47,6 +47,9 @@ class SNUG_API Recording {
   ~Recording();
   Recording(const Recording&) = delete;  // it is a place in torch's stacks of hooks
   Recording& operator=(const Recording&) = delete;
+
+  // For regions that begin from now on.
+  void use(Fates fates, SketchListener* sketch = nullptr);
 
   // Of the regions whose graphs are gone, so after the backward. Waits for the device if replays are timed.
   trace::Totals totals() const;

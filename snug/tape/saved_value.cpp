@@ -8,6 +8,26 @@
 
 namespace snug::tape {
 
+namespace {
+
+// The stretch in which an unpack makes what it gives.
+class Unpacking {
+ public:
+  Unpacking(SketchListener* listener, std::uint64_t tape, std::size_t save) : listener_(listener) {
+    if (listener_) listener_->before_unpack(tape, save);
+  }
+  ~Unpacking() {
+    if (listener_) listener_->after_unpack();
+  }
+  Unpacking(const Unpacking&) = delete;  // it is a stretch of time
+  Unpacking& operator=(const Unpacking&) = delete;
+
+ private:
+  SketchListener* listener_;
+};
+
+}  // namespace
+
 void SavedValue::call_pack_hook(const at::Tensor& tensor) {
   Quiet work_of_our_own;
   std::lock_guard lock(tape_->mutex_);
@@ -45,32 +65,30 @@ at::Tensor SavedValue::call_unpack_hook() {
   std::lock_guard lock(tape_->mutex_);
   tape_->replay_.begin_backward();
   arm(tape_->replay_);
-  if (tape_->options_.sketch) return unpack_sketch();
-  // This saved tensor has its own counter, checked above: that of the value may be another's.
-  at::Tensor tensor = geometry_.on(value_->kept ? value_->kept : tape_->replay_.contents(*value_));
-  tensor.unsafeGetTensorImpl()->set_version_counter(value_->kept ? counter_ : value_->memo_counter);
+  const Unpacking unpacking(tape_->listener(), tape_->number_, place_);
+  at::Tensor tensor = tape_->options_.stand_ins ? stand_in() : contents();
   disarm(tape_->replay_);
   tape_->note_unpack(*value_, tensor);
   return tensor;
 }
 
-at::Tensor SavedValue::unpack_sketch() {
-  SketchListener* const listener = tape_->ledgers_->sketch;
-  if (listener) listener->before_unpack(tape_->number_);
-  const auto bytes = static_cast<std::int64_t>(value_->bytes);
-  at::Tensor tensor =
-      geometry_.on(at::empty({bytes}, at::TensorOptions(at::kByte).device(c10::kMeta)).storage());
-  disarm(tape_->replay_);
-  tape_->note_unpack(*value_, tensor);
-  if (listener) listener->after_unpack();
+at::Tensor SavedValue::contents() {
+  // This saved tensor has its own counter, checked already: that of the value may be another's.
+  at::Tensor tensor = geometry_.on(value_->kept ? value_->kept : tape_->replay_.contents(*value_));
+  tensor.unsafeGetTensorImpl()->set_version_counter(value_->kept ? counter_ : value_->memo_counter);
   return tensor;
+}
+
+at::Tensor SavedValue::stand_in() {
+  const auto bytes = static_cast<std::int64_t>(value_->bytes);
+  return geometry_.on(at::empty({bytes}, at::TensorOptions(at::kByte).device(c10::kMeta)).storage());
 }
 
 SavedValue::~SavedValue() {
   std::lock_guard lock(tape_->mutex_);
   if (!value_) return;
   tape_->saved_.erase(this);
-  if (SketchListener* listener = tape_->ledgers_->sketch) listener->on_release(tape_->number_, place_);
+  if (SketchListener* const told = tape_->listener()) told->on_release(tape_->number_, place_);
   --value_->saves;
   disarm(tape_->replay_);
   value_.reset();

@@ -27,7 +27,8 @@ class SavedValue final : public torch::autograd::SavedVariableHooks {
   void disarm(Replay& replay);
 
  private:
-  at::Tensor unpack_sketch();
+  at::Tensor contents();
+  at::Tensor stand_in();
 
   std::shared_ptr<Tape> tape_;
   ValuePtr value_;

@@ -40,7 +40,7 @@ Tape::Tape(hooks::RegionId region, const TapeOptions& options, std::shared_ptr<L
     std::lock_guard lock(ledgers_->mutex);
     number_ = ledgers_->begun++;
   }
-  if (SketchListener* listener = ledgers_->sketch) listener->on_begin(number_);
+  if (SketchListener* const told = listener()) told->on_begin(number_);
 }
 
 Tape::~Tape() {
@@ -52,7 +52,7 @@ Tape::~Tape() {
 void Tape::end_forward() {
   std::lock_guard lock(mutex_);
   values_.clear();  // from here on saved tensors own what is left
-  if (SketchListener* listener = ledgers_->sketch) listener->on_end(number_);
+  if (SketchListener* const told = listener()) told->on_end(number_);
   for (const std::weak_ptr<Value>& pinned : std::exchange(pinned_, {})) {
     const ValuePtr kept = pinned.lock();
     if (!kept) continue;
@@ -90,7 +90,7 @@ void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
     value.refused_operation = "aten::empty";
     if (description_) description_->values[value.number].fate = Fate::Keep;
   }
-  if (value.fate == Fate::Recompute || value.is_pinned || options_.sketch) return;
+  if (value.fate == Fate::Recompute || value.is_pinned || options_.stand_ins) return;
   value.is_pinned = true;
   value.kept = tensor.storage();
   value.kept_stream = current_stream(value.device);
@@ -156,12 +156,21 @@ void Tape::note_unpack(Value& value, const at::Tensor& tensor) {
   description_->unpacks.back().push_back(value.number);
 }
 
+// A graph may outlive its Recording, and be older than the sketch.
+SketchListener* Tape::listener() const {
+  return options_.sketch ? ledgers_->sketch.load() : nullptr;
+}
+
+Fate Tape::described_fate(const Value& value) const {
+  return options_.sketch && !value.is_undefined ? Fate::Keep : value.fate;
+}
+
 void Tape::describe(Value& value, const at::Tensor& tensor, bool is_parameter) {
   if (!description_) return;
   value.number = static_cast<std::uint32_t>(description_->values.size());
   description_->values.push_back(
-      {.bytes = tensor.storage().nbytes(), .fate = value.fate, .parameter = is_parameter});
-  if (SketchListener* listener = ledgers_->sketch) listener->on_value(number_, value.number, tensor);
+      {.bytes = tensor.storage().nbytes(), .fate = described_fate(value), .parameter = is_parameter});
+  if (SketchListener* const told = listener()) told->on_value(number_, value.number, tensor);
 }
 
 }  // namespace snug::tape

@@ -33,8 +33,9 @@ struct TapeOptions {
   bool verify = false;
   bool differing_throws = false;
   bool time_replays = false;
-  bool describe = false;  // keep a RegionTape of the call
-  bool sketch = false;    // keep that alone: no contents, no operations to run again
+  bool describe = false;   // keep a RegionTape of the call
+  bool sketch = false;     // the same, as if all were kept, and tell the listener
+  bool stand_ins = false;  // keep that alone: no contents, no operations to run again
 };
 
 class Tape : public std::enable_shared_from_this<Tape> {
@@ -60,6 +61,8 @@ class Tape : public std::enable_shared_from_this<Tape> {
 
   void compare(const Value& value, const c10::Storage& storage, const std::string& what);
   void note_unpack(Value& value, const at::Tensor& tensor);
+  SketchListener* listener() const;
+  Fate described_fate(const Value& value) const;
   trace::RegionTape* description() { return description_ ? &*description_ : nullptr; }
   void describe(Value& value, const at::Tensor& tensor, bool is_parameter);
 

@@ -60,6 +60,18 @@ void Ledger::apply(const Event& event) {
   }
 }
 
+std::vector<Event> Ledger::live_allocations() const {
+  std::vector<Event> allocations;
+  for (const auto& [id, block] : blocks_)
+    allocations.push_back({.kind = EventKind::Alloc,
+                           .category = block.category,
+                           .region = block.region,
+                           .block = id,
+                           .bytes = block.bytes});
+  std::ranges::sort(allocations, {}, &Event::block);
+  return allocations;
+}
+
 Ledger::Cell& Ledger::cell(NameId region, Category category) {
   if (region >= regions_.size()) regions_.resize(region + std::size_t{1});
   return regions_[region][index(category)];

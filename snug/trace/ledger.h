@@ -44,6 +44,9 @@ class SNUG_API Ledger {
   std::uint64_t peak_bytes() const { return peak_; }
   std::size_t live_blocks() const { return blocks_.size(); }
 
+  // An Alloc for each live block, in the order in which they came.
+  std::vector<Event> live_allocations() const;
+
   Snapshot live(const NameTable& names) const;
   // The first moment at which the total was highest since reset_peak().
   Snapshot peak(const NameTable& names) const;

@@ -1,7 +1,6 @@
 #include "snug/train/planning.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -15,8 +14,6 @@
 namespace snug::train {
 
 namespace {
-
-constexpr std::int64_t kSketchedPasses = 2;  // the first makes gradients, the second adds to them
 
 // Key by key, so that the first difference can be named.
 void check_same(const Json& planned, const Json& here, const std::string& within) {
@@ -51,18 +48,7 @@ trace::Sketch sketch_step(const TrainConfig& config, std::int64_t micro_batch) {
   return capture::sketch(
       [&](memory::Tracker& tracker) {
         TrainingSetup setup(shape, c10::kMeta, tracker);
-        const auto options = at::TensorOptions(at::kLong).device(c10::kMeta);
-        const std::int64_t passes = std::min(kSketchedPasses, config.batch_size / micro_batch);
-        io::Batch batch;
-        at::Tensor rest;  // of the batch, which is there as a whole
-        {
-          auto claim = tracker.claim(trace::Category::Input);
-          batch = {at::empty({passes * micro_batch, shape.seq_len}, options),
-                   at::empty({passes * micro_batch, shape.seq_len}, options)};
-          rest = at::empty({2 * (shape.batch_size - passes * micro_batch), shape.seq_len}, options);
-        }
-        shape.batch_size = passes * micro_batch;
-        run_step(setup, batch, shape, shape.batch_size * shape.seq_len, shape.optimizer.lr, tracker);
+        run_meta_step(setup, shape, tracker);
       },
       /*workspaces=*/config.device.is_cpu());
 }

@@ -1,7 +1,5 @@
 #include "snug/train/predict.h"
 
-#include <ATen/ops/empty.h>
-
 #include "snug/train/step.h"
 
 namespace snug::train {
@@ -19,17 +17,8 @@ capture::Captured predict(const TrainConfig& config, std::int64_t steps) {
                                      setup_peak = tracker.peak();
                                      tracker.reset_peak();
                                      const auto recording = make_recording(shape);
-                                     const auto options = at::TensorOptions(at::kLong).device(c10::kMeta);
-                                     for (std::int64_t step = 0; step < steps; ++step) {
-                                       io::Batch batch;
-                                       {
-                                         auto claim = tracker.claim(trace::Category::Input);
-                                         batch = {at::empty({shape.batch_size, shape.seq_len}, options),
-                                                  at::empty({shape.batch_size, shape.seq_len}, options)};
-                                       }
-                                       run_step(setup, batch, shape, shape.batch_size * shape.seq_len,
-                                                shape.optimizer.lr, tracker);
-                                     }
+                                     for (std::int64_t step = 0; step < steps; ++step)
+                                       run_meta_step(setup, shape, tracker);
                                    },
                                    {.workspaces = config.device.is_cpu()});
   if (setup_peak.total > captured.peak.total) captured.peak = setup_peak;

@@ -1,9 +1,15 @@
 #include "snug/train/step.h"
 
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/ne.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+
 #include "snug/base/error.h"
+#include "snug/memory/process_memory.h"
+#include "snug/ops/kernel_image.h"
 #include "snug/optim/adamw.h"
 #include "snug/optim/clip.h"
 #include "snug/optim/sgd.h"
@@ -57,6 +63,15 @@ io::TokenDataset open_data(const TrainConfig& config) {
   return data;
 }
 
+void prepare(c10::Device device) {
+  if (!device.is_cuda()) return;
+  const c10::DeviceIndex index = std::max<c10::DeviceIndex>(device.index(), 0);
+  memory::note_memory_before_context(index);
+  const std::string missing = ops::missing_kernel_image(index);
+  check(missing.empty(), missing);
+  at::globalContext().lazyInitDevice(at::kCUDA);
+}
+
 TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, memory::Tracker& tracker)
     : model(make_model(config, device, tracker)) {
   tracker.adopt(model->parameters(), Category::Parameter);
@@ -95,6 +110,22 @@ StepResult run_step(TrainingSetup& setup, const io::Batch& batch, const TrainCon
   setup.optimizer->step(lr);
   setup.optimizer->zero_grad();
   return result;
+}
+
+void run_meta_step(TrainingSetup& setup, const TrainConfig& config, memory::Tracker& tracker) {
+  constexpr std::int64_t kPasses = 2;  // the first makes gradients, the second adds to them
+  const std::int64_t rows = std::min(kPasses * config.micro_batch, config.batch_size);
+  const auto tokens = [&](std::int64_t count) {
+    return at::empty({count, config.seq_len}, at::TensorOptions(at::kLong).device(c10::kMeta));
+  };
+  io::Batch batch;
+  at::Tensor rest;  // of the batch, which is there as a whole
+  {
+    auto claim = tracker.claim(Category::Input);
+    batch = {tokens(rows), tokens(rows)};
+    rest = tokens(2 * (config.batch_size - rows));
+  }
+  run_step(setup, batch, config, rows * config.seq_len, config.optimizer.lr, tracker);
 }
 
 std::int64_t count_targets(const at::Tensor& targets) {

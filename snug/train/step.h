@@ -22,6 +22,9 @@ SNUG_API std::unique_ptr<optim::Optimizer> make_optimizer(const std::vector<at::
 // The tokens of a run; one outside the model's vocabulary is an Error.
 SNUG_API io::TokenDataset open_data(const TrainConfig& config);
 
+// Before anything is made on the device. Throws Error if this build has no kernels for it.
+SNUG_API void prepare(c10::Device device);
+
 // Model and optimizer on one device, their memory claimed with the tracker.
 struct SNUG_API TrainingSetup {
   TrainingSetup(const TrainConfig& config, c10::Device device, memory::Tracker& tracker);
@@ -47,6 +50,9 @@ SNUG_API at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& 
 // The whole step; gradients are freed at its end.
 SNUG_API StepResult run_step(TrainingSetup& setup, const io::Batch& batch, const TrainConfig& config,
                              std::int64_t target_count, double lr, memory::Tracker& tracker);
+
+// A step on Meta: of many micro-batches two, which need as much as all of them.
+SNUG_API void run_meta_step(TrainingSetup& setup, const TrainConfig& config, memory::Tracker& tracker);
 
 SNUG_API std::int64_t count_targets(const at::Tensor& targets);
 

@@ -1,7 +1,5 @@
 #include "snug/train/trainer.h"
 
-#include <ATen/Context.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -10,7 +8,6 @@
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/memory/out_of_budget.h"
-#include "snug/ops/kernel_image.h"
 #include "snug/train/predict.h"
 #include "snug/train/step.h"
 #include "snug/train/trace_recorder.h"
@@ -28,15 +25,6 @@ io::Batch load_batch(const io::TokenDataset& data, const TrainConfig& config, st
   auto claim = tracker.claim(trace::Category::Input);
   const io::Batch batch = data.batch(static_cast<std::uint64_t>(step * config.batch_size), config.batch_size);
   return {batch.tokens.to(config.device), batch.targets.to(config.device)};
-}
-
-void prepare_cuda(const TrainConfig& config) {
-  const c10::DeviceIndex index = std::max<c10::DeviceIndex>(config.device.index(), 0);
-  memory::note_memory_before_context(index);
-  const std::string missing = ops::missing_kernel_image(index);
-  check(missing.empty(), missing);
-  at::globalContext().lazyInitDevice(at::kCUDA);
-  memory::cap_cuda_memory(index, config.budget_bytes);
 }
 
 // One that an earlier run left there without taking a step goes.
@@ -105,7 +93,9 @@ std::uint64_t TrainResult::budget_use_bytes(c10::Device device) const {
 TrainResult train(const TrainConfig& config, const TrainOptions& options) {
   validate(config);
   const io::TokenDataset data = open_data(config);
-  if (config.device.is_cuda()) prepare_cuda(config);
+  prepare(config.device);
+  if (config.device.is_cuda())
+    memory::cap_cuda_memory(std::max<c10::DeviceIndex>(config.device.index(), 0), config.budget_bytes);
 
   std::optional<RunDirectory> directory;
   if (!options.out_dir.empty()) directory.emplace(options.out_dir, to_json(config));

@@ -1,6 +1,7 @@
 #include "snug/train/verify.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 #include <cstdlib>
 #include <limits>
@@ -28,6 +29,20 @@ class Deterministic {
  private:
   bool before_ = at::globalContext().deterministicAlgorithms();
   bool before_warn_only_ = at::globalContext().deterministicAlgorithmsWarnOnly();
+};
+
+// What torch's allocator keeps of a plain step would count against the budget of what runs next.
+class CacheReturned {
+ public:
+  explicit CacheReturned(c10::Device device) : device_(device) {}
+  ~CacheReturned() {
+    if (device_.is_cuda()) at::getDeviceAllocator(at::kCUDA)->emptyCache();
+  }
+  CacheReturned(const CacheReturned&) = delete;  // it is a stretch of time
+  CacheReturned& operator=(const CacheReturned&) = delete;
+
+ private:
+  c10::Device device_;
 };
 
 std::vector<at::Tensor> take_gradients(models::Llama& model) {
@@ -67,6 +82,8 @@ Verified verify(const TrainConfig& config) {
   validate(config);
   const io::TokenDataset data = open_data(config);
   const Deterministic deterministic(config.device);
+  prepare(config.device);
+  const CacheReturned cache_returned(config.device);
   memory::Tracker tracker({.device = config.device});
   at::manual_seed(config.seed);
   TrainingSetup setup(config, config.device, tracker);

@@ -8,6 +8,7 @@
 #include "snug/base/error.h"
 #include "snug/capture/capture.h"
 #include "snug/capture/sketch.h"
+#include "snug/capture/sketcher.h"
 #include "snug/models/llama.h"
 #include "snug/plan/timeline.h"
 #include "snug/tape/recording.h"
@@ -125,6 +126,24 @@ TEST(SketchedStep, ConvolutionsAndWritesInPlaceAreExact) {
   expect_exact(network(forward, {4, 3, 10, 10}), 100, 3);
 }
 
+TEST(SketchedStep, WhatIsOverwrittenAfterItWasReadIsExact) {
+  const at::Tensor weight = at::empty({24, 24}, c10::kMeta).requires_grad_();
+  const auto forward = [weight](const at::Tensor& input) {
+    at::Tensor x = input;
+    for (const char* name : {"one", "two"})
+      x = region(name, [&] {
+        at::Tensor h = at::linear(x, weight);
+        const at::Tensor read = (h * 2).sin();  // sin saves what the product made; nobody saves h
+        h.add_(1);
+        const at::Tensor again = (h + 3).cos();
+        h.mul_(2);
+        return read * again + h.tanh();
+      });
+    return x;
+  };
+  expect_exact(network(forward, {6, 5, 24}), 200, 11);
+}
+
 TEST(SketchedStep, SharedWeightsViewsAndDropoutAreExact) {
   const at::Tensor weight = at::empty({24, 24}, c10::kMeta).requires_grad_();
   const auto forward = [weight](const at::Tensor& input) {
@@ -138,6 +157,46 @@ TEST(SketchedStep, SharedWeightsViewsAndDropoutAreExact) {
     return x;
   };
   expect_exact(network(forward, {6, 5, 24}), 100, 5);
+}
+
+// A sketch made while a step runs for real, nothing kept, speaks of that step under any fates.
+TEST(SketchedStep, WhereItRunsIsExactButForInputs) {
+  at::set_num_threads(1);
+  const models::LlamaConfig config{.vocab_size = 128,
+                                   .hidden_size = 64,
+                                   .intermediate_size = 176,
+                                   .num_layers = 3,
+                                   .num_heads = 4,
+                                   .num_kv_heads = 2,
+                                   .head_dim = 16,
+                                   .max_positions = 64};
+  models::Llama model(config, at::TensorOptions(c10::kCPU));
+  const at::Tensor tokens = at::randint(128, {2, 16}, at::kLong);
+  const auto step = [&] {
+    model->loss_sum(tokens, tokens).backward();
+    for (at::Tensor& parameter : model->parameters()) parameter.mutable_grad().reset();
+  };
+
+  memory::Tracker tracker;
+  tracker.adopt(model->parameters(), trace::Category::Parameter);
+  Sketcher sketcher(tracker);
+  hooks::OperatorListenerGuard guard(sketcher);
+  tape::Recording recording(tape::Fates::recompute());
+  step();
+  sketcher.begin(recording);
+  step();
+  const trace::Sketch sketched = sketcher.finish(recording);
+  const Timeline timeline(sketched);
+  std::mt19937 random(23);
+  for (int i = 0; i < 60; ++i) {
+    const FatesOfCalls fates = random_fates(timeline, random);
+    recording.use(as_fates(sketched, fates));
+    tracker.reset_peak();
+    step();
+    // A region's input may be counted longer than these fates need it.
+    ASSERT_GE(simulated_peak(timeline, fates), tracker.peak_bytes()) << "assignment " << i;
+    ASSERT_LE(simulated_peak(timeline, fates), tracker.peak_bytes() + 512) << "assignment " << i;
+  }
 }
 
 TEST(SketchedStep, AGraphThatOutlivesItIsRefusedAndHarmless) {

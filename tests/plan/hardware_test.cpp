@@ -49,6 +49,17 @@ Hardware uneven() {
           .operation_seconds = 1.0 / 7e6};
 }
 
+TEST(Hardware, AGpuIsKnownByItsNameAndMemory) {
+  EXPECT_EQ(preset_like("NVIDIA H200", 140_GiB).name, "h200");
+  EXPECT_EQ(preset_like("NVIDIA H100 80GB HBM3", 80_GiB).name, "h100");
+  EXPECT_EQ(preset_like("NVIDIA A100-SXM4-40GB", 40_GiB).name, "a100-40");
+  EXPECT_EQ(preset_like("NVIDIA A100-SXM4-80GB", 79_GiB).name, "a100-80");
+  EXPECT_EQ(preset_like("NVIDIA GeForce RTX 4090", 24_GiB).name, "rtx4090");
+  EXPECT_EQ(preset_like("NVIDIA L4", 22_GiB).name, "l4");
+  EXPECT_EQ(preset_like("NVIDIA L40S", 45_GiB).name, "h200") << "not an l4";
+  EXPECT_EQ(preset_like("NVIDIA L40S", 45_GiB).memory_bytes, 45_GiB);
+}
+
 TEST(Hardware, EveryPresetIsValidAndAnEstimate) {
   for (const Hardware& hardware : presets()) {
     EXPECT_NO_THROW(validate(hardware, hardware.name));

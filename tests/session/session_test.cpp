@@ -3,11 +3,11 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <torch/nn/modules/linear.h>
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/capture/capture.h"
+#include "snug/session/plan_step.h"
 #include "snug/tape/region.h"
 
 namespace snug {
@@ -63,7 +63,7 @@ TEST(SessionTest, NeedsWhatWasPlannedAndChangesNoBit) {
   const at::Tensor batch = at::randn({256, kWidth});
   const auto plain = gradients_of_a_step(net, batch);
   net.drop_gradients();
-  Session session(net.weights, half, {.say = [](const std::string& text) { ADD_FAILURE() << text; }});
+  Session session(net.weights, half.plan, {.say = [](const std::string& text) { ADD_FAILURE() << text; }});
   for (int i = 0; i < 3; ++i) {
     const at::Tensor in_account = at::empty({256, kWidth}).copy_(batch);
     const auto lean = gradients_of_a_step(net, in_account);
@@ -79,32 +79,72 @@ TEST(SessionTest, NeedsWhatWasPlannedAndChangesNoBit) {
 TEST(SessionTest, HoldsTheBudget) {
   const PlannedStep half = planned(0.6);
   Net net(c10::kCPU);
-  Session session(net.weights, half);
+  Session session(net.weights, half.plan);
   EXPECT_THROW(at::empty({static_cast<std::int64_t>(half.plan.budget_bytes)}, at::kByte),
                c10::OutOfMemoryError);
 }
 
-TEST(SessionTest, AStructureThatChangesIsSaidAndEverythingIsReMadeFromThen) {
+// The step of a Net with or without the other operators, and what a session said meanwhile.
+class SessionTold {
+ public:
+  explicit SessionTold(const plan::Plan& plan, SessionOptions options = {}) : net(c10::kCPU) {
+    options.say = [this](const std::string& text) { said.push_back(text); };
+    session.emplace(net.weights, plan, options);
+  }
+  void step(bool other = false) {
+    net.loss(at::empty({256, kWidth}).normal_(), other).backward();
+    net.drop_gradients();
+    session->end_step();
+  }
+
+  Net net;
+  std::vector<std::string> said;
+  std::optional<Session> session;
+};
+
+TEST(SessionTest, AnotherModelThanPlannedIsPlannedAgainFromAStepOfItsOwn) {
+  at::set_num_threads(1);
+  const PlannedStep most = planned(0.8);
+  SessionTold told(most.plan);
+  for (int i = 0; i < 4; ++i) told.step(/*other=*/true);
+  EXPECT_TRUE(told.session->was_planned_again());
+  EXPECT_TRUE(told.session->is_as_planned());
+  ASSERT_EQ(told.said.size(), 2u);
+  EXPECT_NE(told.said[0].find("layer0"), std::string::npos) << told.said[0];
+  EXPECT_NE(told.said[1].find("planned again"), std::string::npos) << told.said[1];
+  EXPECT_EQ(told.session->peak_bytes(), told.session->predicted_bytes());
+  EXPECT_LE(told.session->peak_bytes(), most.plan.budget_bytes);
+}
+
+TEST(SessionTest, AStructureThatChangesFromStepToStepIsSaidAndEverythingIsReMadeFromThen) {
+  const PlannedStep roomy = planned(1.0);
+  SessionTold told(roomy.plan);
+  for (int i = 0; i < 6; ++i) told.step(/*other=*/i % 3 == 1);
+  EXPECT_FALSE(told.session->is_as_planned());
+  ASSERT_EQ(told.said.size(), 3u);
+  EXPECT_NE(told.said[2].find("all that can be re-made"), std::string::npos) << told.said[2];
+}
+
+TEST(SessionTest, APlanForAnotherDeviceOrTorchIsRefused) {
+  for (const char* key : {"device", "torch"}) {
+    plan::Plan other = planned(1.0).plan;
+    other.step[key] = "another";
+    EXPECT_THROW(Session(Net(c10::kCPU).weights, other), Error) << key;
+  }
+}
+
+TEST(SessionTest, AnEvaluationMayBeLargerThanTheStep) {
   const PlannedStep roomy = planned(1.0);
   Net net(c10::kCPU);
-  std::vector<std::string> said;
-  Session session(net.weights, roomy, {.say = [&](const std::string& text) { said.push_back(text); }});
-  const at::Tensor batch = at::randn({64, kWidth});
-  for (int i = 0; i < 4; ++i) {
-    net.loss(batch, /*other=*/i == 1).backward();
-    net.drop_gradients();
-    session.end_step();
-  }
-  EXPECT_FALSE(session.is_as_planned());
-  ASSERT_EQ(said.size(), 1u);
-  EXPECT_NE(said[0].find("layer0"), std::string::npos) << said[0];
-  EXPECT_NE(said[0].find("all that can be re-made"), std::string::npos) << said[0];
+  Session session(net.weights, roomy.plan);
+  at::NoGradGuard no_grad;
+  net.loss(at::randn({300, kWidth}));
 }
 
 TEST(SessionTest, ALargerBatchThanPlannedIsAnErrorThatNamesTheRegion) {
   const PlannedStep roomy = planned(1.0);
   Net net(c10::kCPU);
-  Session session(net.weights, roomy);
+  Session session(net.weights, roomy.plan);
   try {
     net.loss(at::randn({257, kWidth})).backward();
     ADD_FAILURE() << "ran";
@@ -114,25 +154,24 @@ TEST(SessionTest, ALargerBatchThanPlannedIsAnErrorThatNamesTheRegion) {
   net.loss(at::randn({200, kWidth})).backward();  // a smaller one is fine
 }
 
-TEST(SessionTest, MemoryThatTheSketchDidNotHaveMakesANewPlanForTheRest) {
+TEST(SessionTest, MemoryThatTheSketchDidNotHaveMakesANewPlan) {
   at::set_num_threads(1);
-  const PlannedStep most = planned(0.9);
-  Net net(c10::kCPU);
-  int said = 0;
-  Session session(net.weights, most, {.lean_at_first = true, .say = [&](const std::string&) { ++said; }});
-  EXPECT_LT(session.predicted_bytes(), most.plan.predicted.peak_bytes);
-  const std::uint64_t extra = most.plan.budget_bytes / 10;
-  const at::Tensor kept_by_the_user = at::empty({static_cast<std::int64_t>(extra)}, at::kByte);
-  for (int i = 0; i < 4; ++i) {
-    net.loss(at::empty({256, kWidth}).normal_()).backward();
-    net.drop_gradients();
-    session.end_step();
+  for (const bool lean_at_first : {false, true}) {
+    plan::Plan plan = planned(0.75).plan;
+    const std::uint64_t extra = plan.budget_bytes / 10;
+    if (!lean_at_first) plan.budget_bytes += extra / 2;  // room for a step that is not what was planned
+    const std::uint64_t budget = plan.budget_bytes;
+    SessionTold told(plan, {.lean_at_first = lean_at_first});
+    const at::Tensor held_by_the_user = at::empty({static_cast<std::int64_t>(extra / 2)}, at::kByte);
+    for (int i = 0; i < 5; ++i) told.step();
+    EXPECT_TRUE(told.session->was_planned_again());
+    EXPECT_EQ(told.said.size(), lean_at_first ? 1u : 2u);
+    EXPECT_LE(told.session->predicted_bytes(), budget);
+    if (lean_at_first) {
+      EXPECT_EQ(told.session->peak_bytes(), told.session->predicted_bytes());
+    }
+    EXPECT_LE(told.session->peak_bytes(), budget);
   }
-  EXPECT_TRUE(session.was_planned_again());
-  EXPECT_EQ(said, 1);
-  EXPECT_LE(session.predicted_bytes(), most.plan.budget_bytes - extra);
-  EXPECT_EQ(session.peak_bytes(), session.predicted_bytes() + extra);
-  EXPECT_LE(session.peak_bytes(), most.plan.budget_bytes);
 }
 
 TEST(SessionTest, LeavesNothingBehind) {
@@ -144,7 +183,7 @@ TEST(SessionTest, LeavesNothingBehind) {
   at::set_num_threads(2);
   Net net(c10::kCPU);
   {
-    Session session(net.weights, half);
+    Session session(net.weights, half.plan);
     EXPECT_EQ(at::get_num_threads(), 1);
     net.loss(at::randn({256, kWidth})).backward();
     session.end_step();

@@ -1,0 +1,120 @@
+#include "snug/capture/sketcher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "snug/base/error.h"
+#include "snug/capture/operator_work.h"
+#include "snug/capture/sketched_moments.h"
+
+namespace snug::capture {
+
+using trace::Moment;
+using trace::Sketch;
+
+Sketcher::Sketcher(memory::Tracker& tracker, bool stand_ins) : tracker_(tracker), stand_ins_(stand_ins) {}
+
+Sketcher::~Sketcher() {
+  if (moments_) tracker_.send_to(nullptr);
+}
+
+void Sketcher::begin(tape::Recording& recording) {
+  recording.take_tapes();
+  recording.use(stand_ins_ ? tape::Fates::keep() : tape::Fates::recompute(), this);
+  places_.clear();
+  moments_ = std::make_unique<SketchedMoments>();
+  tracker_.send_to(moments_.get());
+}
+
+Sketch Sketcher::finish(tape::Recording& recording) {
+  recording.use(tape::Fates::recompute());
+  tracker_.send_to(nullptr);
+  const auto moments = std::exchange(moments_, nullptr);
+  auto tapes = recording.take_tapes();
+  check(tapes.size() == moments->passages.size(),
+        "a sketch needs whole steps: the graph of a region is still there after the step");
+  auto tape = tapes.begin();
+  for (const auto& [number, passage] : moments->passages)
+    moments->sketch.calls.push_back(make_call(*moments, number, std::move(*tape++)));
+  return std::move(moments->sketch);
+}
+
+void Sketcher::on_operator(hooks::OperatorCall& call) {
+  if (!moments_) return call.proceed();
+  OperatorWork measured(call.op, call.stack);
+  call.proceed();
+  trace::Work work = measured.finish(call.stack);
+  if (is_unpacking_) work = {};  // it stands for something else
+  moments_->sketch.operators.push_back(std::move(work));
+}
+
+void Sketcher::on_begin(std::uint64_t tape) {
+  tracker_.mark("region begins", tape);
+}
+
+void Sketcher::on_end(std::uint64_t tape) {
+  tracker_.mark("region ends", tape);
+}
+
+void Sketcher::on_value(std::uint64_t tape, trace::ValueIndex value, const at::Tensor& tensor) {
+  places_[tape].blocks[value] = tracker_.block(tensor);
+}
+
+void Sketcher::on_operation(std::uint64_t tape, std::uint32_t operation) {
+  auto& operators = places_[tape].operators;
+  operators.resize(operation + 1);
+  operators[operation] = static_cast<std::uint32_t>(moments_->sketch.operators.size() - 1);
+}
+
+void Sketcher::before_unpack(std::uint64_t tape, std::size_t save) {
+  tracker_.mark("unpack", tape_and_save(tape, save));
+  is_unpacking_ = true;
+}
+
+void Sketcher::after_unpack() {
+  is_unpacking_ = false;
+  tracker_.mark("unpacked");
+}
+
+void Sketcher::on_release(std::uint64_t tape, std::size_t save) {
+  tracker_.mark("released", tape_and_save(tape, save));
+}
+
+Sketch::Call Sketcher::make_call(const SketchedMoments& moments, std::uint64_t number,
+                                 trace::RegionTape tape) const {
+  const SketchedMoments::Passage& passage = moments.passages.at(number);
+  const Places& places = places_.at(number);
+  Sketch::Call call{.tape = std::move(tape),
+                    .operators = places.operators,
+                    .first_operator = passage.first_operator,
+                    .forward_begin = passage.forward_begin,
+                    .forward_end = passage.forward_end};
+  for (trace::ValueIndex value = 0; value < call.tape.values.size(); ++value)
+    call.blocks.push_back(moments.block(places.blocks.at(value)));
+  for (std::size_t i = 0; i < call.tape.operations.size(); ++i)
+    call.tape.operations[i].peak_bytes = moments.peaks[call.operators[i]];
+  for (const std::uint32_t ran : call.operators) call.ends.push_back(moments.ends[ran]);
+  for (std::size_t i = 0; i < call.tape.saves.size(); ++i) {
+    const auto released = passage.releases.find(i);
+    call.releases.push_back(released == passage.releases.end() ? moments.sketch.moments : released->second);
+  }
+
+  auto unpack = passage.unpacks.begin();
+  for (const auto& node : call.tape.unpacks) {
+    Sketch::Node& asks = call.nodes.emplace_back();
+    for (std::size_t k = 0; k < node.size(); ++k, ++unpack) {
+      asks.unpacks.push_back(unpack->at);
+      // What is really re-made may live on for others: a node is done when autograd lets go of what it saved.
+      const Moment end = stand_ins_ ? unpack->end : std::min(unpack->end, call.releases[unpack->save]);
+      asks.end = std::max(asks.end, end);
+    }
+  }
+  check(unpack == passage.unpacks.end(), "region \"", call.tape.region,
+        "\" is asked for by more than one backward of the step, which cannot be planned yet");
+  if (call.nodes.empty()) return call;
+  call.backward_begin = passage.unpacks.front().at;
+  for (const Moment released : call.releases) call.backward_end = std::max(call.backward_end, released);
+  return call;
+}
+
+}  // namespace snug::capture

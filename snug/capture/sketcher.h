@@ -1,0 +1,68 @@
+// Makes a sketch of a step while it runs, from its memory, its operators and its tapes.
+//
+//   Sketcher sketcher(tracker);
+//   hooks::OperatorListenerGuard guard(sketcher);
+//   tape::Recording recording(tape::Fates::recompute());
+//   ...
+//   sketcher.begin(recording);
+//   run_step();
+//   trace::Sketch sketch = sketcher.finish(recording);
+//
+// On a real device nothing is kept for the backward meanwhile: all is re-made. It is then exact but for one
+// thing: what a region is given counts as alive as long as re-making needs it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/hooks/operators.h"
+#include "snug/memory/tracker.h"
+#include "snug/tape/recording.h"
+#include "snug/trace/sketch.h"
+
+namespace snug::capture {
+
+class SketchedMoments;
+
+class SNUG_API Sketcher final : public hooks::OperatorListener, public tape::SketchListener {
+ public:
+  explicit Sketcher(memory::Tracker& tracker, bool stand_ins = false);  // as in RecordingOptions
+  ~Sketcher() override;
+  Sketcher(const Sketcher&) = delete;  // it listens
+  Sketcher& operator=(const Sketcher&) = delete;
+
+  // Between steps. The recording is younger than the listener's guard.
+  void begin(tape::Recording& recording);
+  // Throws Error if the graph of a region is still there. The recording has all fates Recompute afterwards.
+  trace::Sketch finish(tape::Recording& recording);
+
+  void on_operator(hooks::OperatorCall& call) override;
+  void on_begin(std::uint64_t tape) override;
+  void on_end(std::uint64_t tape) override;
+  void on_value(std::uint64_t tape, trace::ValueIndex value, const at::Tensor& tensor) override;
+  void on_operation(std::uint64_t tape, std::uint32_t operation) override;
+  void before_unpack(std::uint64_t tape, std::size_t save) override;
+  void after_unpack() override;
+  void on_release(std::uint64_t tape, std::size_t save) override;
+
+ private:
+  // Where a tape's parts were, as it was described.
+  struct Places {
+    std::map<trace::ValueIndex, trace::BlockId> blocks;
+    std::vector<std::uint32_t> operators;  // by operation
+  };
+
+  trace::Sketch::Call make_call(const SketchedMoments& moments, std::uint64_t number,
+                                trace::RegionTape tape) const;
+
+  memory::Tracker& tracker_;
+  const bool stand_ins_;
+  std::unique_ptr<SketchedMoments> moments_;  // while it sketches
+  std::map<std::uint64_t, Places> places_;    // by tape
+  bool is_unpacking_ = false;
+};
+
+}  // namespace snug::capture
