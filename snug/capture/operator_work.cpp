@@ -50,6 +50,25 @@ double attention_flops(Entries arguments, bool backward) {
   return product * (backward ? 5 : 2) * (causal ? 0.5 : 1.0);
 }
 
+// One product per weight [out, in], of x [rows, in] or of its own gradient [rows, out].
+double project_flops(const std::vector<at::Tensor>& inputs, bool backward) {
+  const std::size_t weights = backward ? inputs.size() / 2 : inputs.size() - 1;
+  double flops = 0;
+  for (std::size_t i = inputs.size() - weights; i < inputs.size(); ++i) {
+    const at::Tensor& times = inputs[backward ? i - weights : 0];
+    flops += 2.0 * static_cast<double>(times.numel()) * static_cast<double>(inputs[i].size(backward ? 1 : 0));
+  }
+  return flops;
+}
+
+// The logits, and a product of the same size for either gradient that is asked for.
+double loss_flops(Entries arguments) {
+  const at::Tensor hidden = arguments[0].toTensor(), weight = arguments[1].toTensor();
+  double products = 1;
+  for (const c10::IValue& argument : arguments) products += argument.isBool() && argument.toBool();
+  return products * 2.0 * static_cast<double>(hidden.numel()) * static_cast<double>(weight.size(0));
+}
+
 bool is_any(std::string_view name, std::initializer_list<std::string_view> names) {
   return std::ranges::find(names, name) != names.end();
 }
@@ -70,6 +89,10 @@ OperatorWork::OperatorWork(const c10::OperatorHandle& op, const torch::jit::Stac
     flops_per_result_ = convolution_flops_per_result(tensors(arguments));
   } else if (name == "aten::convolution_backward") {
     work_.flops = convolution_backward_flops(tensors(arguments));
+  } else if (is_any(name, {"snug::project", "snug::project_backward"})) {
+    work_.flops = project_flops(tensors(arguments), name == "snug::project_backward");
+  } else if (name == "snug::linear_cross_entropy") {
+    work_.flops = loss_flops(arguments);
   } else if (name.find("attention") != std::string_view::npos) {
     work_.flops = attention_flops(arguments, name.find("backward") != std::string_view::npos);
     work_.is_attention = true;

@@ -1,12 +1,12 @@
 #include "snug/models/llama.h"
 
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/linear.h>
 
 #include <string>
 #include <utility>
 
 #include "snug/base/error.h"
+#include "snug/ops/linear_cross_entropy.h"
 #include "snug/ops/rope.h"
 
 namespace snug::models {
@@ -62,19 +62,23 @@ at::Tensor LlamaImpl::run(const at::Tensor& tokens, nn::Stack::Part head) {
 }
 
 at::Tensor LlamaImpl::project_to_vocabulary(const at::Tensor& hidden) {
-  return at::linear(norm_(hidden), config_.tied_embeddings ? embed_tokens_->weight : lm_head_->weight);
+  return at::linear(norm_(hidden), head_weight());
+}
+
+const at::Tensor& LlamaImpl::head_weight() const {
+  return config_.tied_embeddings ? embed_tokens_->weight : lm_head_->weight;
 }
 
 at::Tensor LlamaImpl::logits(const at::Tensor& tokens) {
   return run(tokens, [this](const at::Tensor& hidden) { return project_to_vocabulary(hidden); });
 }
 
-at::Tensor LlamaImpl::loss_sum(const at::Tensor& tokens, const at::Tensor& targets) {
+at::Tensor LlamaImpl::loss_sum(const at::Tensor& tokens, const at::Tensor& targets, double scale) {
   check(targets.sizes() == tokens.sizes(), "llama: targets must have the sizes of tokens ", tokens.sizes(),
         ", got ", targets.sizes());
-  return run(tokens, [this, &targets](const at::Tensor& hidden) {
-    return at::cross_entropy_loss(project_to_vocabulary(hidden).flatten(0, 1).to(at::kFloat),
-                                  targets.flatten(), {}, at::Reduction::Sum, kIgnoredTarget);
+  return run(tokens, [&](const at::Tensor& hidden) {
+    return ops::linear_cross_entropy(norm_(hidden), head_weight(), targets,
+                                     {.scale = scale, .ignore_index = kIgnoredTarget});
   });
 }
 

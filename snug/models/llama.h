@@ -25,13 +25,15 @@ class SNUG_API LlamaImpl : public torch::nn::Module {
   at::Tensor logits(const at::Tensor& tokens);  // [batch, tokens] int64 -> [batch, tokens, vocab_size]
 
   // Sum (not mean) of the cross entropy over all targets but -100, an fp32 scalar. Sums over micro-batches
-  // add up, so that dividing by the number of counted targets is exact however a batch is cut.
-  at::Tensor loss_sum(const at::Tensor& tokens, const at::Tensor& targets);
+  // add up, so that dividing by the number of counted targets is exact however a batch is cut: by `scale`,
+  // which the gradients then have from the start.
+  at::Tensor loss_sum(const at::Tensor& tokens, const at::Tensor& targets, double scale = 1);
 
   const LlamaConfig& config() const { return config_; }
 
  private:
   at::Tensor run(const at::Tensor& tokens, nn::Stack::Part head);
+  const at::Tensor& head_weight() const;
   at::Tensor project_to_vocabulary(const at::Tensor& hidden);
 
   LlamaConfig config_;

@@ -2,6 +2,7 @@
 
 #include "snug/base/error.h"
 #include "snug/ops/attention.h"
+#include "snug/ops/project.h"
 
 namespace snug::nn {
 namespace {
@@ -25,10 +26,11 @@ AttentionImpl::AttentionImpl(const AttentionShape& shape, const at::TensorOption
 }
 
 at::Tensor AttentionImpl::forward(const at::Tensor& x, const ops::RopeTable& table) {
-  auto query = ops::rope(split_heads(q_proj(x), head_dim_), table);
-  auto key = ops::rope(split_heads(k_proj(x), head_dim_), table);
-  auto value = split_heads(v_proj(x), head_dim_);
-  auto mixed = ops::attention(query, key, value, {.causal = true});
+  auto parts = ops::project(x, {q_proj->weight, k_proj->weight, v_proj->weight});
+  for (at::Tensor& part : parts) part = split_heads(part, head_dim_);
+  auto query = ops::rope(parts[0], table);
+  auto key = ops::rope(parts[1], table);
+  auto mixed = ops::attention(query, key, parts[2], {.causal = true});
   return o_proj(mixed.transpose(1, 2).flatten(2));
 }
 

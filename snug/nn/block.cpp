@@ -11,8 +11,8 @@ BlockImpl::BlockImpl(const AttentionShape& shape, std::int64_t intermediate, dou
       mlp(register_module("mlp", Mlp(shape.hidden, intermediate, options))) {}
 
 at::Tensor BlockImpl::forward(const at::Tensor& x, const ops::RopeTable& table) {
-  auto attended = x + self_attn(input_layernorm(x), table);
-  return attended + mlp(post_attention_layernorm(attended));
+  const auto [attended, normed] = post_attention_layernorm->add(self_attn(input_layernorm(x), table), x);
+  return attended + mlp(normed);
 }
 
 }  // namespace snug::nn

@@ -1,6 +1,7 @@
 #include "snug/nn/mlp.h"
 
-#include <ATen/ops/silu.h>
+#include "snug/ops/project.h"
+#include "snug/ops/swiglu.h"
 
 namespace snug::nn {
 
@@ -10,7 +11,8 @@ MlpImpl::MlpImpl(std::int64_t hidden, std::int64_t intermediate, const at::Tenso
       down_proj(register_module("down_proj", Projection(intermediate, hidden, options))) {}
 
 at::Tensor MlpImpl::forward(const at::Tensor& x) {
-  return down_proj(at::silu(gate_proj(x)) * up_proj(x));
+  const auto parts = ops::project(x, {gate_proj->weight, up_proj->weight});
+  return down_proj(ops::swiglu(parts[0], parts[1]));
 }
 
 }  // namespace snug::nn

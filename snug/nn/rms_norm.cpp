@@ -1,7 +1,6 @@
 #include "snug/nn/rms_norm.h"
 
 #include <ATen/ops/ones.h>
-#include <ATen/ops/rms_norm.h>
 
 namespace snug::nn {
 
@@ -9,7 +8,11 @@ RmsNormImpl::RmsNormImpl(std::int64_t hidden, double eps, const at::TensorOption
     : weight(register_parameter("weight", at::ones({hidden}, options))), eps_(eps) {}
 
 at::Tensor RmsNormImpl::forward(const at::Tensor& x) {
-  return at::rms_norm(x, weight.sizes(), weight, eps_);
+  return ops::rms_norm(x, weight, eps_);
+}
+
+ops::SumAndNorm RmsNormImpl::add(const at::Tensor& x, const at::Tensor& residual) {
+  return ops::add_rms_norm(x, residual, weight, eps_);
 }
 
 }  // namespace snug::nn

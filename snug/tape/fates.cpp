@@ -7,14 +7,24 @@ namespace snug::tape {
 namespace {
 
 constexpr std::string_view kExpensive[] = {
-    "aten::mm",          "aten::addmm",
-    "aten::bmm",         "aten::baddbmm",
-    "aten::conv",        "aten::_convolution",
-    "aten::mkldnn_",     "aten::cudnn_conv",
-    "aten::_scaled_",    "aten::_flash_",
-    "aten::_efficient_", "aten::_cudnn_attention",
-    "aten::_cudnn_rnn",  "aten::_addmm_activation",
-    "aten::linear",      "snug::attention",
+    "aten::mm",
+    "aten::addmm",
+    "aten::bmm",
+    "aten::baddbmm",
+    "aten::conv",
+    "aten::_convolution",
+    "aten::mkldnn_",
+    "aten::cudnn_conv",
+    "aten::_scaled_",
+    "aten::_flash_",
+    "aten::_efficient_",
+    "aten::_cudnn_attention",
+    "aten::_cudnn_rnn",
+    "aten::_addmm_activation",
+    "aten::linear",
+    "snug::attention",
+    "snug::linear_cross_entropy",
+    "snug::project",
 };
 
 // "aten::add" names "aten::add" and "aten::add.Tensor", not "aten::addmm".

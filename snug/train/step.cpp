@@ -91,9 +91,9 @@ at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch, st
                                 std::int64_t target_count) {
   at::Tensor total;
   for (std::int64_t first = 0; first < batch.tokens.size(0); first += micro_batch) {
-    at::Tensor loss = model->loss_sum(batch.tokens.narrow(0, first, micro_batch),
-                                      batch.targets.narrow(0, first, micro_batch));
-    loss = loss / static_cast<double>(target_count);
+    const at::Tensor loss =
+        model->loss_sum(batch.tokens.narrow(0, first, micro_batch),
+                        batch.targets.narrow(0, first, micro_batch), 1.0 / static_cast<double>(target_count));
     loss.backward();
     total = total.defined() ? total.add_(loss.detach()) : loss.detach();
   }

@@ -86,7 +86,7 @@ TEST(CapturedTapes, SayWhatRecomputationWouldCost) {
   const auto all = trace::closure(tape, std::vector(tape.values.size(), trace::Fate::Recompute));
   const auto none = trace::closure(tape, std::vector(tape.values.size(), trace::Fate::Keep));
   EXPECT_GT(none.kept_bytes, 10 * all.kept_bytes);
-  EXPECT_GT(all.operations.size(), 10u);
+  EXPECT_GT(all.operations.size(), 5u);
   EXPECT_TRUE(none.operations.empty());
 }
 

@@ -1,0 +1,138 @@
+// Fused operators on a GPU: the share of the copy rate that each reaches, and the loss head beside torch's.
+//
+//   operators
+//
+// All rates are of this run, the copy's too. Bytes are those that an operator must read and write.
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "snug/ops/linear_cross_entropy.h"
+#include "snug/ops/rms_norm.h"
+#include "snug/ops/rope.h"
+#include "snug/ops/swiglu.h"
+#include "snug/optim/adamw.h"
+
+namespace {
+
+namespace ops = snug::ops;
+using Tensors = std::vector<at::Tensor>;
+
+constexpr std::int64_t kTokens = 32768, kHidden = 2048, kFfn = 5632, kHeads = 16, kVocabulary = 32768;
+
+const at::TensorOptions kHalf = at::TensorOptions(at::kCUDA).dtype(at::kBFloat16);
+
+double median_seconds(const std::function<void()>& run) {
+  std::vector<double> seconds;
+  for (int i = 0; i < 23; ++i) {
+    at::cuda::CUDAEvent begin(cudaEventDefault), end(cudaEventDefault);
+    begin.record();
+    run();
+    end.record();
+    end.synchronize();
+    if (i >= 3) seconds.push_back(begin.elapsed_time(end) * 1e-3);
+  }
+  std::ranges::nth_element(seconds, seconds.begin() + seconds.size() / 2);
+  return seconds[seconds.size() / 2];
+}
+
+double bytes(const Tensors& tensors) {
+  double sum = 0;
+  for (const at::Tensor& tensor : tensors) sum += static_cast<double>(tensor.nbytes());
+  return sum;
+}
+
+double copy_rate() {
+  const at::Tensor from = at::empty({1 << 29}, kHalf), to = at::empty_like(from);
+  return bytes({from, to}) / median_seconds([&] { to.copy_(from); });
+}
+
+void show(const char* name, double moved, double seconds, double copy) {
+  const double rate = moved / seconds;
+  std::printf("%-28s %8.3f ms %8.2f TB/s %6.1f %% of the copy\n", name, seconds * 1e3, rate * 1e-12,
+              100 * rate / copy);
+}
+
+std::uint64_t peak_beyond(const std::function<void()>& run) {
+  const auto value = [](bool peak) {
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0).allocated_bytes[0];
+    return static_cast<std::uint64_t>(peak ? stats.peak : stats.current);
+  };
+  c10::cuda::CUDACachingAllocator::resetPeakStats(0);
+  const std::uint64_t before = value(false);
+  run();
+  return value(true) - before;
+}
+
+void loss_heads() {
+  const at::Tensor hidden = at::randn({kTokens, kHidden}, kHalf).requires_grad_();
+  const at::Tensor weight = at::randn({kVocabulary, kHidden}, kHalf).mul_(0.02).requires_grad_();
+  const at::Tensor targets = at::randint(kVocabulary, {kTokens}, kHalf.dtype(at::kLong));
+  const auto ours = [&] {
+    torch::autograd::grad({ops::linear_cross_entropy(hidden, weight, targets)}, {hidden, weight});
+  };
+  const auto torchs = [&] {
+    const at::Tensor logits = at::linear(hidden, weight).to(at::kFloat);
+    torch::autograd::grad({at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum)},
+                          {hidden, weight});
+  };
+  const double results = bytes({hidden, weight});
+  for (const auto& [name, run] : {std::pair<const char*, std::function<void()>>{"loss head, snug", ours},
+                                  {"loss head, torch unfused", torchs}}) {
+    const std::uint64_t peak = peak_beyond(run);
+    std::printf("%-28s %8.3f ms, %.0f MiB beyond inputs and gradients\n", name, median_seconds(run) * 1e3,
+                (static_cast<double>(peak) - results) / (1 << 20));
+  }
+}
+
+}  // namespace
+
+int main() {
+  const double copy = copy_rate();
+  std::printf("copy %.2f TB/s; %lld tokens, hidden %lld, ffn %lld, bf16\n", copy * 1e-12,
+              static_cast<long long>(kTokens), static_cast<long long>(kHidden), static_cast<long long>(kFfn));
+  {
+    at::NoGradGuard no_grad;
+    const at::Tensor x = at::randn({kTokens, kHidden}, kHalf), y = at::randn_like(x),
+                     weight = at::ones({kHidden}, kHalf);
+    const auto [out, rstd] = ops::rms_norm_with_rstd(x, weight, 1e-5);
+    show("rms_norm", bytes({x, x, rstd}), median_seconds([&] { ops::rms_norm_with_rstd(x, weight, 1e-5); }),
+         copy);
+    show("add_rms_norm", bytes({x, x, x, x, rstd}),
+         median_seconds([&] { ops::add_rms_norm_with_rstd(x, y, weight, 1e-5); }), copy);
+    show("rms_norm backward", bytes({x, x, x, rstd}),
+         median_seconds([&] { ops::rms_norm_backward(y, {}, x, weight, rstd); }), copy);
+    show("add_rms_norm backward", bytes({x, x, x, x, rstd}),
+         median_seconds([&] { ops::rms_norm_backward(y, x, x, weight, rstd); }), copy);
+
+    const at::Tensor gate = at::randn({kTokens, kFfn}, kHalf), up = at::randn_like(gate),
+                     grad = at::randn_like(gate);
+    show("swiglu", bytes({gate, gate, gate}), median_seconds([&] { ops::swiglu(gate, up); }), copy);
+    show("swiglu backward", bytes({gate, gate, gate, gate, gate}),
+         median_seconds([&] { ops::swiglu_backward(grad, gate, up); }), copy);
+
+    const at::Tensor heads = x.view({8, kTokens / 8, kHeads, kHidden / kHeads}).transpose(1, 2);
+    const ops::RopeTable table = ops::make_rope_table(kTokens / 8, kHidden / kHeads, 1e4, kHalf);
+    show("rope (both directions)", bytes({x, x}), median_seconds([&] { ops::rope(heads, table); }), copy);
+  }
+  loss_heads();
+  {
+    Tensors parameters;
+    for (int i = 0; i < 24; ++i) {
+      parameters.push_back(at::randn({25600, kHidden}, kHalf).requires_grad_());
+      parameters.back().mutable_grad() = at::randn({25600, kHidden}, kHalf);
+    }
+    snug::optim::AdamW optimizer(parameters);
+    const double moved = bytes(parameters) * 2 /* gradient and weight */ + bytes(parameters) +
+                         2 * static_cast<double>(optimizer.state_bytes());
+    show("adamw step, 1.26B", moved, median_seconds([&] { optimizer.step(1e-4); }), copy);
+  }
+  return 0;
+}

@@ -1,0 +1,96 @@
+// One block per row, twice over it: once for the maximum and the sum, once to write the gradient. The second
+// time the row comes from the cache.
+#include <cmath>
+
+#include "snug/ops/cross_entropy_kernel.h"
+#include "snug/ops/kernel_vector.cuh"
+
+namespace snug::ops {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kThreads = 512;
+
+// The sum of exp(value - most) over some values.
+struct Exponentials {
+  float most = -INFINITY, sum = 0;
+};
+
+__device__ Exponentials together(Exponentials a, Exponentials b) {
+  const float most = fmaxf(a.most, b.most);
+  if (most == -INFINITY) return {};
+  return {most, a.sum * __expf(a.most - most) + b.sum * __expf(b.most - most)};
+}
+
+__device__ Exponentials of_the_block(Exponentials mine) {
+  __shared__ Exponentials warps[kThreads / kWarp];
+  for (int offset = kWarp / 2; offset > 0; offset /= 2)
+    mine = together(mine, {__shfl_xor_sync(~0u, mine.most, offset), __shfl_xor_sync(~0u, mine.sum, offset)});
+  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = mine;
+  __syncthreads();
+  Exponentials all = warps[0];
+  for (int i = 1; i < kThreads / kWarp; ++i) all = together(all, warps[i]);
+  return all;
+}
+
+template <class T, int kCount>
+__global__ void __launch_bounds__(kThreads) cross_entropy(CrossEntropy loss) {
+  T* const row = static_cast<T*>(loss.logits) + static_cast<std::int64_t>(blockIdx.x) * loss.vocabulary;
+  const std::int64_t target = loss.targets[blockIdx.x];
+  const std::int64_t whole = loss.vocabulary / kCount * kCount;
+  if (target == loss.ignore_index) {
+    if (threadIdx.x == 0) loss.losses[blockIdx.x] = 0;
+    if (loss.wants_grad)
+      for (std::int64_t at = threadIdx.x; at < loss.vocabulary; at += kThreads)
+        row[at] = static_cast<T>(0.0f);
+    return;
+  }
+
+  Exponentials mine;
+  for (std::int64_t at = threadIdx.x * kCount; at < whole; at += kThreads * kCount) {
+    float values[kCount];
+    load(row + at, values);
+    float most = values[0];
+    for (int i = 1; i < kCount; ++i) most = fmaxf(most, values[i]);
+    Exponentials here{fmaxf(mine.most, most), 0};
+    here.sum = mine.sum * __expf(mine.most - here.most);
+    for (int i = 0; i < kCount; ++i) here.sum += __expf(values[i] - here.most);
+    mine = here;
+  }
+  for (std::int64_t at = whole + threadIdx.x; at < loss.vocabulary; at += kThreads)
+    mine = together(mine, {static_cast<float>(row[at]), 1});
+  const bool is_known = target >= 0 && target < loss.vocabulary;
+  const float wanted = is_known ? static_cast<float>(row[target]) : NAN;  // before anyone writes
+  const Exponentials all = of_the_block(mine);
+  if (threadIdx.x == 0) loss.losses[blockIdx.x] = (all.most + logf(all.sum) - wanted) * loss.scale;
+  if (!loss.wants_grad) return;
+
+  const float share = loss.scale / all.sum;
+  for (std::int64_t at = threadIdx.x * kCount; at < whole; at += kThreads * kCount) {
+    float values[kCount];
+    load(row + at, values);
+    for (int i = 0; i < kCount; ++i)
+      values[i] = __expf(values[i] - all.most) * share - (at + i == target ? loss.scale : 0);
+    store(values, row + at);
+  }
+  for (std::int64_t at = whole + threadIdx.x; at < loss.vocabulary; at += kThreads)
+    row[at] = static_cast<T>(__expf(static_cast<float>(row[at]) - all.most) * share -
+                             (at == target ? loss.scale : 0));
+}
+
+}  // namespace
+
+cudaError_t launch(const CrossEntropy& loss, cudaStream_t stream) {
+  with_type(loss.dtype, [&](auto type) {
+    using T = decltype(type);
+    constexpr int kWide = 16 / sizeof(T);
+    const auto blocks = static_cast<unsigned>(loss.rows);
+    if (is_aligned(loss.logits) && loss.vocabulary % kWide == 0)
+      cross_entropy<T, kWide><<<blocks, kThreads, 0, stream>>>(loss);
+    else
+      cross_entropy<T, 1><<<blocks, kThreads, 0, stream>>>(loss);
+  });
+  return cudaGetLastError();
+}
+
+}  // namespace snug::ops

@@ -1,0 +1,25 @@
+// Softmax, loss and the logits' gradient in place on CUDA, without torch: plain pointers and a stream.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "snug/ops/kernel_dtype.h"
+
+namespace snug::ops {
+
+struct CrossEntropy {
+  void* logits = nullptr;  // [rows, vocabulary], dense; becomes its own gradient
+  const std::int64_t* targets = nullptr;
+  float* losses = nullptr;  // one per row
+  std::int64_t rows = 0, vocabulary = 0, ignore_index = 0;
+  float scale = 1;
+  bool wants_grad = true;
+  KernelDtype dtype{};
+};
+
+// A target outside the vocabulary makes its loss NaN.
+cudaError_t launch(const CrossEntropy& loss, cudaStream_t stream);
+
+}  // namespace snug::ops

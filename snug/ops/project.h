@@ -1,0 +1,21 @@
+// One input through several matrices: queries, keys and values, or gate and up. In the backward their
+// contributions to the input's gradient are added inside the products, into one buffer.
+//
+//   std::vector<at::Tensor> qkv = project(x, {q_weight, k_weight, v_weight});
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "snug/base/export.h"
+
+namespace snug::ops {
+
+// x [..., in], each weight [out_i, in]: [..., out_i] each, without bias.
+SNUG_API std::vector<at::Tensor> project(const at::Tensor& x, at::TensorList weights);
+
+// The operator of the backward: the sum of grads[i] times weights[i], [rows, in]. Grads are [rows, out_i].
+SNUG_API at::Tensor project_backward(at::TensorList grads, at::TensorList weights);
+
+}  // namespace snug::ops

@@ -1,0 +1,126 @@
+// Fused operators beside what they stand for: the same inputs through both, forward and backward.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "snug/ops/linear_cross_entropy.h"
+#include "snug/ops/project.h"
+#include "snug/ops/rms_norm.h"
+#include "snug/ops/rope.h"
+#include "snug/ops/swiglu.h"
+
+namespace snug::testing {
+
+using Tensors = std::vector<at::Tensor>;
+
+struct FusedCase {
+  std::string name;
+  Tensors inputs;                                // fp64, on the CPU
+  std::function<Tensors(const Tensors&)> fused;  // and what it stands for, in torch's operators
+  std::function<Tensors(const Tensors&)> plain;
+};
+
+inline at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& weight) {
+  return at::rms_norm(x, weight.sizes(), weight, 1e-5);
+}
+
+inline Tensors plain_rope(const Tensors& in) {
+  const auto table = ops::make_rope_table(in[0].size(2), in[0].size(3), 1e4, in[0].options());
+  const auto halves = in[0].chunk(2, -1);
+  return {at::cat(
+      {halves[0] * table.cos - halves[1] * table.sin, halves[1] * table.cos + halves[0] * table.sin}, -1)};
+}
+
+inline at::Tensor plain_loss(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets) {
+  const at::Tensor logits = at::linear(hidden, weight).flatten(0, -2);
+  return at::cross_entropy_loss(logits.to(logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat),
+                                targets.flatten(), {}, at::Reduction::Sum);
+}
+
+inline std::vector<FusedCase> fused_cases() {
+  at::manual_seed(11);
+  const auto random = [](at::IntArrayRef sizes) { return at::randn(sizes, at::kDouble); };
+  std::vector<FusedCase> cases;
+  for (const std::int64_t hidden : {1, 37, 64, 2048, 4104, 9000}) {
+    const std::string name = " of " + std::to_string(hidden);
+    cases.push_back({"rms_norm" + name,
+                     {random({3, 5, hidden}), random({hidden})},
+                     [](const Tensors& in) { return Tensors{ops::rms_norm(in[0], in[1], 1e-5)}; },
+                     [](const Tensors& in) { return Tensors{plain_rms_norm(in[0], in[1])}; }});
+    cases.push_back({"add_rms_norm" + name,
+                     {random({7, hidden}), random({7, hidden}), random({hidden})},
+                     [](const Tensors& in) {
+                       auto [sum, out] = ops::add_rms_norm(in[0], in[1], in[2], 1e-5);
+                       return Tensors{sum, out};
+                     },
+                     [](const Tensors& in) {
+                       const at::Tensor sum = in[0] + in[1];
+                       return Tensors{sum, plain_rms_norm(sum, in[2])};
+                     }});
+    cases.push_back({"swiglu" + name,
+                     {random({2, 3, hidden}), random({2, 3, hidden})},
+                     [](const Tensors& in) { return Tensors{ops::swiglu(in[0], in[1])}; },
+                     [](const Tensors& in) { return Tensors{at::silu(in[0]) * in[1]}; }});
+  }
+  for (const std::int64_t head_dim : {2, 6, 64, 128})
+    cases.push_back({"rope of " + std::to_string(head_dim),
+                     {random({2, 5, 3, head_dim}).transpose(1, 2)},
+                     [](const Tensors& in) {
+                       return Tensors{ops::rope(
+                           in[0], ops::make_rope_table(in[0].size(2), in[0].size(3), 1e4, in[0].options()))};
+                     },
+                     plain_rope});
+  cases.push_back(
+      {"project",
+       {random({2, 5, 24}), random({16, 24}), random({8, 24}), random({40, 24})},
+       [](const Tensors& in) {
+         return ops::project(in[0], {in[1], in[2], in[3]});
+       },
+       [](const Tensors& in) {
+         return Tensors{at::linear(in[0], in[1]), at::linear(in[0], in[2]), at::linear(in[0], in[3])};
+       }});
+  for (const std::int64_t vocabulary : {33, 64, 1000})
+    for (const std::int64_t at_a_time : {0, 4}) {
+      at::Tensor targets = at::randint(vocabulary, {2, 7}, at::kLong);
+      targets[1][3] = -100;
+      const ops::LinearCrossEntropyOptions options{.scale = 0.25, .rows_at_a_time = at_a_time};
+      cases.push_back({"linear_cross_entropy over " + std::to_string(vocabulary),
+                       {random({2, 7, 24}), random({vocabulary, 24})},
+                       [=](const Tensors& in) {
+                         return Tensors{
+                             ops::linear_cross_entropy(in[0], in[1], targets.to(in[0].device()), options)};
+                       },
+                       [=](const Tensors& in) {
+                         return Tensors{plain_loss(in[0], in[1], targets.to(in[0].device())) * 0.25};
+                       }});
+    }
+  return cases;
+}
+
+// Results, then the gradients of all inputs, in fp64 on the CPU. `change` is done to each input.
+inline Tensors run_fused(const std::function<Tensors(const Tensors&)>& function, const Tensors& inputs,
+                         const std::function<at::Tensor(const at::Tensor&)>& change) {
+  Tensors leaves;
+  for (const at::Tensor& input : inputs) leaves.push_back(change(input).detach().requires_grad_());
+  const Tensors results = function(leaves);
+  at::manual_seed(5);
+  Tensors grads;
+  for (const at::Tensor& result : results)
+    grads.push_back(at::randn(result.sizes(), at::kDouble).to(result.options()));
+  const Tensors of_inputs = torch::autograd::grad(results, leaves, grads);
+  Tensors all;
+  for (const at::Tensor& result : results) all.push_back(result.detach().cpu().to(at::kDouble));
+  for (const at::Tensor& grad : of_inputs) all.push_back(grad.cpu().to(at::kDouble));
+  return all;
+}
+
+inline double relative_error(const at::Tensor& value, const at::Tensor& exact) {
+  return ((value - exact).norm() / exact.norm()).item<double>();
+}
+
+}  // namespace snug::testing

@@ -1,0 +1,124 @@
+// Fused operators on the CPU, against the formulas in fp64 and torch's operators in the same dtype.
+#include <gtest/gtest.h>
+
+#include "snug/base/error.h"
+#include "tests/ops/fused_cases.h"
+
+namespace snug::ops {
+namespace {
+
+using namespace snug::testing;
+
+const auto kAsItIs = [](const at::Tensor& tensor) { return tensor; };
+
+TEST(FusedOperators, AreTheirFormulas) {
+  for (const FusedCase& fused : fused_cases()) {
+    const Tensors ours = run_fused(fused.fused, fused.inputs, kAsItIs);
+    const Tensors exact = run_fused(fused.plain, fused.inputs, kAsItIs);
+    ASSERT_EQ(ours.size(), exact.size());
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      ASSERT_EQ(ours[i].sizes(), exact[i].sizes()) << fused.name << ", result " << i;
+      EXPECT_TRUE(at::allclose(ours[i], exact[i], 1e-9, 1e-9)) << fused.name << ", result " << i;
+    }
+  }
+}
+
+TEST(FusedOperators, AreAsExactAsTorch) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf})
+    for (const FusedCase& fused : fused_cases()) {
+      const auto rounded = [&](const at::Tensor& tensor) { return tensor.to(dtype); };
+      const auto rounded_up = [&](const at::Tensor& tensor) { return tensor.to(dtype).to(at::kDouble); };
+      const Tensors ours = run_fused(fused.fused, fused.inputs, rounded);
+      const Tensors torchs = run_fused(fused.plain, fused.inputs, rounded);
+      const Tensors exact = run_fused(fused.plain, fused.inputs, rounded_up);
+      for (std::size_t i = 0; i < ours.size(); ++i)
+        EXPECT_LE(relative_error(ours[i], exact[i]), 2 * relative_error(torchs[i], exact[i]) + 1e-6)
+            << fused.name << " " << dtype << ", result " << i;
+    }
+}
+
+TEST(FusedOperators, TakeWhatIsNotContiguous) {
+  const at::Tensor x = at::randn({6, 10}, at::kDouble).t(), weight = at::randn({6}, at::kDouble);
+  EXPECT_TRUE(at::allclose(rms_norm(x, weight, 1e-5), plain_rms_norm(x, weight)));
+  EXPECT_TRUE(at::allclose(swiglu(x, x), at::silu(x) * x));
+  EXPECT_TRUE(at::allclose(project(x, {weight.view({1, 6})})[0], at::linear(x, weight.view({1, 6}))));
+}
+
+TEST(FusedOperators, ASumThatAloneIsUsedPassesItsGradient) {
+  const at::Tensor x = at::randn({2, 4}).requires_grad_(), residual = at::randn({2, 4}).requires_grad_();
+  add_rms_norm(x, residual, at::ones({4}), 1e-5).sum.sum().backward();
+  EXPECT_TRUE(at::equal(x.grad(), at::ones({2, 4})));
+  EXPECT_TRUE(at::equal(residual.grad(), at::ones({2, 4})));
+}
+
+TEST(FusedOperators, AProjectionThatNobodyUsedCostsNothing) {
+  const at::Tensor x = at::randn({2, 4}).requires_grad_();
+  const at::Tensor used = at::randn({3, 4}).requires_grad_(), unused = at::randn({5, 4}).requires_grad_();
+  project(x, {used, unused})[0].sum().backward();
+  EXPECT_TRUE(at::allclose(x.grad(), at::ones({2, 3}).mm(used.detach())));
+  EXPECT_TRUE(used.grad().defined());
+  EXPECT_FALSE(unused.grad().defined());
+}
+
+TEST(FusedOperators, ALossWithoutGradModeMakesNoGradients) {
+  const at::Tensor hidden = at::randn({4, 8}).requires_grad_(), weight = at::randn({16, 8}).requires_grad_();
+  const at::Tensor targets = at::randint(16, {4}, at::kLong);
+  at::NoGradGuard no_grad;
+  const at::Tensor loss = linear_cross_entropy(hidden, weight, targets);
+  EXPECT_FALSE(loss.requires_grad());
+  EXPECT_TRUE(at::allclose(loss, plain_loss(hidden, weight, targets)));
+}
+
+TEST(FusedOperators, ALossOfFrozenWeightsHasTheGradientOfHiddenAlone) {
+  const at::Tensor hidden = at::randn({4, 8}).requires_grad_(), weight = at::randn({16, 8});
+  const at::Tensor targets = at::randint(16, {4}, at::kLong);
+  linear_cross_entropy(hidden, weight, targets).backward();
+  const at::Tensor ours = hidden.grad().clone();
+  hidden.mutable_grad().reset();
+  plain_loss(hidden, weight, targets).backward();
+  EXPECT_TRUE(at::allclose(ours, hidden.grad(), 1e-5, 1e-6));
+}
+
+TEST(FusedOperators, ALossMayBePartOfAnotherAndBeRetained) {
+  const at::Tensor hidden = at::randn({4, 8}).requires_grad_(), weight = at::randn({16, 8}).requires_grad_();
+  const at::Tensor targets = at::randint(16, {4}, at::kLong);
+  const at::Tensor twice = 2 * linear_cross_entropy(hidden, weight, targets);
+  twice.backward({}, /*retain_graph=*/true);
+  weight.mutable_grad().reset();
+  twice.backward();
+  const at::Tensor ours = weight.grad().clone();
+  weight.mutable_grad().reset();
+  (2 * plain_loss(hidden, weight, targets)).backward();
+  EXPECT_TRUE(at::allclose(ours, weight.grad(), 1e-5, 1e-6));
+  EXPECT_THROW(twice.backward(), std::exception);
+}
+
+TEST(FusedOperators, RefuseWhatTheyCannotDo) {
+  const at::Tensor x = at::ones({2, 4}), weight = at::ones({4});
+  EXPECT_THROW(rms_norm(x, at::ones({5}), 1e-5), Error);
+  EXPECT_THROW(rms_norm(at::ones({0, 4}), weight, 1e-5), Error);
+  EXPECT_THROW(rms_norm(x.to(at::kLong), weight.to(at::kLong), 1e-5), Error);
+  EXPECT_THROW(rms_norm(x, weight.to(at::kHalf), 1e-5), Error);
+  EXPECT_THROW(add_rms_norm(x, at::ones({4}), weight, 1e-5), Error);
+  EXPECT_THROW(swiglu(x, at::ones({2, 5})), Error);
+  EXPECT_THROW(swiglu(at::ones({0}), at::ones({0})), Error);
+  EXPECT_THROW(linear_cross_entropy(x, at::ones({9, 5}), at::zeros({2}, at::kLong)), Error);
+  EXPECT_THROW(linear_cross_entropy(x, at::ones({9, 4}), at::zeros({3}, at::kLong)), Error);
+  EXPECT_THROW(linear_cross_entropy(x, at::ones({9, 4}), at::zeros({2}, at::kInt)), Error);
+  EXPECT_THROW(linear_cross_entropy(x, at::ones({9, 4}), at::zeros({2}, at::kLong), {.rows_at_a_time = -1}),
+               Error);
+  EXPECT_THROW(linear_cross_entropy(x, at::ones({9, 4}), at::full({2}, 9, at::kLong)), Error);
+  EXPECT_THROW(project(x, {}), Error);
+  EXPECT_THROW(project(x, {at::ones({3, 5})}), Error);
+  EXPECT_THROW(project(x, {at::ones({3, 4}, at::kDouble)}), Error);
+}
+
+TEST(FusedOperators, ASecondDerivativeIsRefusedByName) {
+  const at::Tensor x = at::randn({2, 4}).requires_grad_();
+  const at::Tensor y = rms_norm(x, at::ones({4}), 1e-5).sum();
+  const auto first = torch::autograd::grad({y}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true);
+  EXPECT_THROW(first[0].sum().backward(), std::exception);
+}
+
+}  // namespace
+}  // namespace snug::ops
