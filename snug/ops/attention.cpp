@@ -2,7 +2,6 @@
 // attention_{cpu,cuda,meta}.cpp.
 #include "snug/ops/attention.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -10,6 +9,7 @@
 #include <cmath>
 
 #include "snug/base/error.h"
+#include "snug/ops/operator.h"
 
 namespace snug::ops {
 namespace {
@@ -17,15 +17,32 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+std::tuple<at::Tensor, at::Tensor> call_attention(const at::Tensor& query, const at::Tensor& key,
+                                                  const at::Tensor& value, bool causal, double scale,
+                                                  std::int64_t backend) {
+  static const auto op = find_operator<decltype(call_attention)>("snug::attention");
+  return op.call(query, key, value, causal, scale, backend);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> call_backward(const at::Tensor& grad_out,
+                                                             const at::Tensor& query, const at::Tensor& key,
+                                                             const at::Tensor& value, const at::Tensor& out,
+                                                             const at::Tensor& lse, bool causal, double scale,
+                                                             std::int64_t backend) {
+  static const auto op = find_operator<decltype(call_backward)>("snug::attention_backward");
+  return op.call(grad_out, query, key, value, out, lse, causal, scale, backend);
+}
+
 class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
   static variable_list forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
-                               const at::Tensor& value, bool causal, double scale) {
+                               const at::Tensor& value, bool causal, double scale, std::int64_t backend) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [out, lse] = attention_with_lse(query, key, value, causal, scale);
+    auto [out, lse] = call_attention(query, key, value, causal, scale, backend);
     context->save_for_backward({query, key, value, out, lse});
     context->saved_data["causal"] = causal;
     context->saved_data["scale"] = scale;
+    context->saved_data["backend"] = backend;
     context->mark_non_differentiable({lse});
     context->set_materialize_grads(
         false);  // else a zero gradient of lse would be allocated in every backward
@@ -33,19 +50,19 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    if (!grads[0].defined()) return {{}, {}, {}, {}, {}};
+    if (!grads[0].defined()) return {{}, {}, {}, {}, {}, {}};
     auto saved = context->get_saved_variables();
-    auto [grad_query, grad_key, grad_value] =
-        attention_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4],
-                           context->saved_data["causal"].toBool(), context->saved_data["scale"].toDouble());
-    return {grad_query, grad_key, grad_value, {}, {}};
+    auto [grad_query, grad_key, grad_value] = call_backward(
+        grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], context->saved_data["causal"].toBool(),
+        context->saved_data["scale"].toDouble(), context->saved_data["backend"].toInt());
+    return {grad_query, grad_key, grad_value, {}, {}, {}};
   }
 };
 
 std::tuple<at::Tensor, at::Tensor> differentiable_attention(const at::Tensor& query, const at::Tensor& key,
                                                             const at::Tensor& value, bool causal,
-                                                            double scale) {
-  auto results = AttentionFunction::apply(query, key, value, causal, scale);
+                                                            double scale, std::int64_t backend) {
+  auto results = AttentionFunction::apply(query, key, value, causal, scale, backend);
   return {results[0], results[1]};
 }
 
@@ -77,12 +94,13 @@ void check_inputs(const at::Tensor& query, const at::Tensor& key, const at::Tens
 
 TORCH_LIBRARY_FRAGMENT(snug, library) {
   library.def(
-      "attention(Tensor query, Tensor key, Tensor value, bool causal, float scale) -> (Tensor out, Tensor "
+      "attention(Tensor query, Tensor key, Tensor value, bool causal, float scale, int backend) -> (Tensor "
+      "out, Tensor "
       "lse)");
   library.def(
       "attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
       "bool causal, "
-      "float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)");
+      "float scale, int backend) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)");
 }
 
 TORCH_LIBRARY_IMPL(snug, Autograd, library) {
@@ -97,24 +115,20 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
                      AttentionOptions options) {
   check_inputs(query, key, value, options.causal);
   double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(3))));
-  return std::get<0>(attention_with_lse(query, key, value, options.causal, scale));
+  return std::get<0>(attention_with_lse(query, key, value, options.causal, scale, options.backend));
 }
 
 std::tuple<at::Tensor, at::Tensor> attention_with_lse(const at::Tensor& query, const at::Tensor& key,
-                                                      const at::Tensor& value, bool causal, double scale) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("snug::attention", "")
-                             .typed<decltype(attention_with_lse)>();
-  return op.call(query, key, value, causal, scale);
+                                                      const at::Tensor& value, bool causal, double scale,
+                                                      AttentionBackend backend) {
+  return call_attention(query, key, value, causal, scale, static_cast<std::int64_t>(backend));
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("snug::attention_backward", "")
-                             .typed<decltype(attention_backward)>();
-  return op.call(grad_out, query, key, value, out, lse, causal, scale);
+    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale, AttentionBackend backend) {
+  return call_backward(grad_out, query, key, value, out, lse, causal, scale,
+                       static_cast<std::int64_t>(backend));
 }
 
 }  // namespace snug::ops

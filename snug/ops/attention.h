@@ -15,9 +15,16 @@
 
 namespace snug::ops {
 
+// Whose kernels: they round differently. Default is the fastest that can do what is asked: on CUDA in 16 bits
+// cuDNN's on Hopper and later, where they are about twice as fast as FlashAttention's, unless torch's
+// deterministic mode is on; FlashAttention's else; ATen's memory-efficient ones in fp32. The CPU has one
+// kind.
+enum class AttentionBackend : std::int64_t { Default, Flash, CuDnn, Efficient };
+
 struct AttentionOptions {
   bool causal = true;
   std::optional<double> scale = std::nullopt;  // default: 1 / sqrt(head_dim)
+  AttentionBackend backend = AttentionBackend::Default;
 };
 
 // query [batch, heads, tokens, head_dim]; key and value [batch, kv_heads, key_tokens, head_dim], where
@@ -31,9 +38,9 @@ SNUG_API at::Tensor attention(const at::Tensor& query, const at::Tensor& key, co
 // layout differs between devices, and only attention_backward on the same device reads it.
 SNUG_API std::tuple<at::Tensor, at::Tensor> attention_with_lse(const at::Tensor& query, const at::Tensor& key,
                                                                const at::Tensor& value, bool causal,
-                                                               double scale);
+                                                               double scale, AttentionBackend backend);
 SNUG_API std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale);
+    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale, AttentionBackend backend);
 
 }  // namespace snug::ops

@@ -9,14 +9,15 @@ namespace snug::ops {
 namespace {
 
 std::tuple<at::Tensor, at::Tensor> attention_cpu(const at::Tensor& query, const at::Tensor& key,
-                                                 const at::Tensor& value, bool causal, double scale) {
+                                                 const at::Tensor& value, bool causal, double scale,
+                                                 std::int64_t) {
   return at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, /*dropout_p=*/0.0, causal,
                                                          /*attn_mask=*/{}, scale);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cpu(
     const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale) {
+    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale, std::int64_t) {
   return at::_scaled_dot_product_flash_attention_for_cpu_backward(grad_out, query, key, value, out, lse,
                                                                   /*dropout_p=*/0.0, causal, /*attn_mask=*/{},
                                                                   scale);

@@ -1,23 +1,50 @@
-// Attention on CUDA: FlashAttention for 16-bit types, ATen's memory-efficient kernels for fp32.
+// Attention on CUDA: cuDNN's or FlashAttention's kernels for 16-bit types, ATen's memory-efficient ones for
+// fp32. Torch's deterministic mode has a say in it, and must not change between forward and backward.
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 #include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAException.h>
+#include <cuda_runtime_api.h>
 #include <torch/library.h>
 
 #include <tuple>
 
 #include "snug/base/error.h"
+#include "snug/ops/attention.h"
 
 namespace snug::ops {
 namespace {
 
-bool uses_flash(const at::Tensor& query) {
-  auto dtype = query.scalar_type();
+// Head sizes and GPUs at which cuDNN was seen to be faster.
+bool suits_cudnn(const at::Tensor& query) {
+  int major = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, query.device().index()));
+  return major >= 9 && (query.size(3) == 64 || query.size(3) == 128) &&
+         at::detail::getCUDAHooks().hasCuDNN() && !at::globalContext().deterministicAlgorithms();
+}
+
+AttentionBackend backend_for(const at::Tensor& query, std::int64_t asked) {
+  const auto dtype = query.scalar_type();
   check(dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kFloat,
         "attention on CUDA takes bfloat16, float16 and float32, got ", dtype);
-  return dtype != at::kFloat;
+  const auto backend = static_cast<AttentionBackend>(asked);
+  const bool is_half = dtype != at::kFloat;
+  if (backend == AttentionBackend::Default)
+    return !is_half             ? AttentionBackend::Efficient
+           : suits_cudnn(query) ? AttentionBackend::CuDnn
+                                : AttentionBackend::Flash;
+  check(
+      is_half == (backend != AttentionBackend::Efficient),
+      "attention on CUDA: cuDNN and FlashAttention take 16-bit types, the memory-efficient kernels float32, "
+      "got ",
+      dtype);
+  return backend;
 }
 
 // Generator state that the backward kernels ask for and, without dropout, never read.
@@ -43,10 +70,19 @@ at::Tensor sum_heads(const at::Tensor& grad, std::int64_t kv_heads) {
 }
 
 std::tuple<at::Tensor, at::Tensor> attention_cuda(const at::Tensor& query, const at::Tensor& key,
-                                                  const at::Tensor& value, bool causal, double scale) {
+                                                  const at::Tensor& value, bool causal, double scale,
+                                                  std::int64_t asked) {
   check(query.size(3) % 8 == 0, "attention on CUDA needs a head_dim that is a multiple of 8, got ",
         query.size(3), "; pad query, key and value with zeros and keep the scale of the real head_dim");
-  if (uses_flash(query)) {
+  const AttentionBackend backend = backend_for(query, asked);
+  if (backend == AttentionBackend::CuDnn) {
+    auto result =
+        at::_scaled_dot_product_cudnn_attention(query, key, value, /*attn_bias=*/{},
+                                                /*compute_log_sumexp=*/true, /*dropout_p=*/0.0, causal,
+                                                /*return_debug_mask=*/false, scale);
+    return {std::get<0>(result), std::get<1>(result)};
+  }
+  if (backend == AttentionBackend::Flash) {
     auto result = at::_scaled_dot_product_flash_attention(query, key, value, /*dropout_p=*/0.0, causal,
                                                           /*return_debug_mask=*/false, scale);
     return {std::get<0>(result), std::get<1>(result)};
@@ -61,8 +97,15 @@ std::tuple<at::Tensor, at::Tensor> attention_cuda(const at::Tensor& query, const
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cuda(
     const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale) {
-  if (uses_flash(query)) {
+    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale, std::int64_t asked) {
+  const AttentionBackend backend = backend_for(query, asked);
+  if (backend == AttentionBackend::CuDnn) {
+    UnusedRandomState random(query, at::kLong, /*pair=*/false);
+    return at::_scaled_dot_product_cudnn_attention_backward(
+        grad_out, query, key, value, out, lse, random.seed, random.offset, /*attn_bias=*/{}, /*cum_seq_q=*/{},
+        /*cum_seq_k=*/{}, query.size(2), key.size(2), /*dropout_p=*/0.0, causal, scale);
+  }
+  if (backend == AttentionBackend::Flash) {
     UnusedRandomState random(query, at::kUInt64, /*pair=*/true);
     return at::_scaled_dot_product_flash_attention_backward(
         grad_out, query, key, value, out, lse, /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, query.size(2), key.size(2),

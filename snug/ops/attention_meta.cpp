@@ -32,7 +32,7 @@ at::Tensor empty_by_token(const at::Tensor& like) {
 }
 
 std::tuple<at::Tensor, at::Tensor> attention_meta(const at::Tensor& query, const at::Tensor& key,
-                                                  const at::Tensor&, bool, double) {
+                                                  const at::Tensor&, bool, double, std::int64_t) {
   auto accumulate = query.options().dtype(at::toOpMathType(query.scalar_type()));
   auto [queries, keys] = block_of(query.size(2), key.size(2));
 
@@ -46,7 +46,7 @@ std::tuple<at::Tensor, at::Tensor> attention_meta(const at::Tensor& query, const
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_meta(
     const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const at::Tensor&, const at::Tensor&, bool, double) {
+    const at::Tensor&, const at::Tensor&, bool, double, std::int64_t) {
   auto accumulate = query.options().dtype(at::toOpMathType(query.scalar_type()));
   auto [queries, keys] = block_of(query.size(2), key.size(2));
 

@@ -72,6 +72,21 @@ __global__ void __launch_bounds__(kMostThreads) backward(RmsNormBackward norm) {
   for (int part = 0; part < kParts; ++part)
     if (const int at = column<kCount>(part); at < norm.hidden)
       load(static_cast<const T*>(norm.weight) + at, weight[part]);
+  // The next row is on its way while this one is added up.
+  Packed<T, kCount> next_grad[kParts], next_x[kParts];
+  const auto fetch = [&](std::int64_t number) {
+    if (number >= norm.rows) return;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const int at = column<kCount>(part);
+      if (at >= norm.hidden) continue;
+      const std::int64_t place = number * norm.hidden + at;
+      next_grad[part] =
+          *reinterpret_cast<const Packed<T, kCount>*>(static_cast<const T*>(norm.grad_out) + place);
+      next_x[part] = *reinterpret_cast<const Packed<T, kCount>*>(static_cast<const T*>(norm.x) + place);
+    }
+  };
+  fetch(blockIdx.x);
   int turn = 0;
   for (std::int64_t number = blockIdx.x; number < norm.rows; number += gridDim.x, turn ^= 1) {
     const std::int64_t row = number * norm.hidden;
@@ -80,17 +95,16 @@ __global__ void __launch_bounds__(kMostThreads) backward(RmsNormBackward norm) {
     float dot = 0;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      const int at = column<kCount>(part);
-      if (at >= norm.hidden) continue;
-      load(static_cast<const T*>(norm.grad_out) + row + at, g[part]);
-      load(static_cast<const T*>(norm.x) + row + at, n[part]);
+      if (column<kCount>(part) >= norm.hidden) continue;
       for (int i = 0; i < kCount; ++i) {
-        n[part][i] *= rstd;
-        grad_weight[part][i] += g[part][i] * n[part][i];
-        g[part][i] *= weight[part][i];
+        const float grad = static_cast<float>(next_grad[part].values[i]);
+        n[part][i] = static_cast<float>(next_x[part].values[i]) * rstd;
+        grad_weight[part][i] += grad * n[part][i];
+        g[part][i] = grad * weight[part][i];
         dot += g[part][i] * n[part][i];
       }
     }
+    fetch(number + gridDim.x);
     const float mean = block_sum(dot, scratch[turn]) / norm.hidden;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
@@ -136,8 +150,9 @@ int threads_for(int hidden, int per_thread) {
 
 // Calls use(integral constant) with the number of parts that a thread takes, so that a block holds a row.
 template <int kCount, class Use>
-cudaError_t with_parts(int hidden, Use use) {
-  if (threads_for(hidden, kCount) <= kMostThreads) return use(std::integral_constant<int, 1>{});
+cudaError_t with_parts(int hidden, int least_parts, Use use) {
+  if (least_parts == 1 && threads_for(hidden, kCount) <= kMostThreads)
+    return use(std::integral_constant<int, 1>{});
   if (threads_for(hidden, kCount * 2) <= kMostThreads) return use(std::integral_constant<int, 2>{});
   if (threads_for(hidden, kCount * 8) <= kMostThreads) return use(std::integral_constant<int, 8>{});
   if constexpr (kCount == 1)
@@ -162,7 +177,9 @@ cudaError_t launch(const RmsNormForward& norm, cudaStream_t stream) {
   with_type(norm.dtype, [&](auto type) {
     using T = decltype(type);
     status = with_count<T>(norm.hidden, aligned, [&](auto count) {
-      return with_parts<count>(norm.hidden, [&](auto parts) {
+      // Two vectors in flight per thread, unless the row is short.
+      const int least_parts = !norm.residual && norm.hidden >= 1024 ? 2 : 1;
+      return with_parts<count>(norm.hidden, least_parts, [&](auto parts) {
         const int threads = threads_for(norm.hidden, count * parts);
         const auto blocks = static_cast<unsigned>(norm.rows);
         if (norm.residual)
@@ -183,7 +200,7 @@ cudaError_t launch(const RmsNormBackward& norm, cudaStream_t stream) {
   with_type(norm.dtype, [&](auto type) {
     using T = decltype(type);
     status = with_count<T>(norm.hidden, aligned, [&](auto count) {
-      return with_parts<count>(norm.hidden, [&](auto parts) {
+      return with_parts<count>(norm.hidden, 1, [&](auto parts) {
         const int threads = threads_for(norm.hidden, count * parts);
         if (norm.grad_sum)
           backward<T, count, parts, true><<<norm.blocks, threads, 0, stream>>>(norm);

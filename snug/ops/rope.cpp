@@ -1,7 +1,6 @@
-// One operator for every device: two products per half, written straight into the result.
+// For CPU and Meta two products per half, written straight into the result; CUDA's kernel is in rope_cuda.cu.
 #include "snug/ops/rope.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/cumsum.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/empty.h>
@@ -13,6 +12,7 @@
 #include <torch/library.h>
 
 #include "snug/base/error.h"
+#include "snug/ops/operator.h"
 
 namespace snug::ops {
 namespace {
@@ -21,8 +21,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 at::Tensor call_rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool inverse) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("snug::rope", "").typed<decltype(call_rope)>();
+  static const auto op = find_operator<decltype(call_rope)>("snug::rope");
   return op.call(x, cos, sin, inverse);
 }
 

@@ -84,9 +84,9 @@ class Session::Impl {
         tracker_(
             {.device = options.device,
              .budget_bytes = options.device.is_cuda() ? std::nullopt : std::optional(plan_.budget_bytes)}),
-        recording_(options.lean_at_first ? tape::Fates::recompute() : session::planned_fates(plan_),
-                   {.describe = true}),
-        stage_(options.lean_at_first ? Stage::First : Stage::Planned) {
+        stage_(options.lean_at_first.value_or(options.device.is_cuda()) ? Stage::First : Stage::Planned),
+        recording_(stage_ == Stage::First ? tape::Fates::recompute() : session::planned_fates(plan_),
+                   {.describe = true}) {
     if (!options_.say) options_.say = say_on_stderr;
     tracker_.adopt(parameters, trace::Category::Parameter);
   }
@@ -191,8 +191,8 @@ class Session::Impl {
   memory::Tracker tracker_;
   capture::Sketcher sketcher_{tracker_};
   hooks::OperatorListenerGuard sketcher_guard_{sketcher_};
-  tape::Recording recording_;
   Stage stage_;
+  tape::Recording recording_;
   std::uint64_t peak_ = 0;
   int steps_ = 0;
   bool replanned_ = false;

@@ -31,8 +31,10 @@ namespace snug {
 
 struct SessionOptions {
   c10::Device device = c10::kCPU;
-  double margin = 0.02;                         // of the predicted peak
-  bool lean_at_first = false;                   // two steps that keep nothing, then a plan from the second
+  double margin = 0.02;  // of the predicted peak
+  // Two steps that keep nothing, then a plan from the second. Default: on CUDA, whose operators and libraries
+  // no sketch on Meta has.
+  std::optional<bool> lean_at_first;
   std::optional<plan::Hardware> hardware;       // for a new plan; default: the preset of this device
   std::function<void(const std::string&)> say;  // default: a line on standard error
 };

@@ -56,13 +56,16 @@ TEST(AttentionMeta, GeometryEqualsCpu) {
     for (const auto& shape : kShapes) {
       auto cpu = make_inputs(shape, at::dtype(dtype)),
            meta = make_inputs(shape, at::dtype(dtype).device(at::kMeta));
-      auto [out, lse] = attention_with_lse(cpu.query, cpu.key, cpu.value, shape.causal, 0.5);
-      auto [meta_out, meta_lse] = attention_with_lse(meta.query, meta.key, meta.value, shape.causal, 0.5);
+      auto [out, lse] =
+          attention_with_lse(cpu.query, cpu.key, cpu.value, shape.causal, 0.5, AttentionBackend::Default);
+      auto [meta_out, meta_lse] =
+          attention_with_lse(meta.query, meta.key, meta.value, shape.causal, 0.5, AttentionBackend::Default);
       expect_same_geometry(out, meta_out);
       expect_same_geometry(lse, meta_lse);
-      auto grads = attention_backward(cpu.grad, cpu.query, cpu.key, cpu.value, out, lse, shape.causal, 0.5);
+      auto grads = attention_backward(cpu.grad, cpu.query, cpu.key, cpu.value, out, lse, shape.causal, 0.5,
+                                      AttentionBackend::Default);
       auto meta_grads = attention_backward(meta.grad, meta.query, meta.key, meta.value, meta_out, meta_lse,
-                                           shape.causal, 0.5);
+                                           shape.causal, 0.5, AttentionBackend::Default);
       expect_same_geometry(std::get<0>(grads), std::get<0>(meta_grads));
       expect_same_geometry(std::get<1>(grads), std::get<1>(meta_grads));
       expect_same_geometry(std::get<2>(grads), std::get<2>(meta_grads));
@@ -84,7 +87,9 @@ TEST(AttentionMeta, ForwardAllocatesLikeCpu) {
     for (const auto& shape : kShapes) {
       expect_same_allocations([&](at::Device device) {
         auto in = make_inputs(shape, at::dtype(dtype).device(device));
-        return [=] { attention_with_lse(in.query, in.key, in.value, shape.causal, 0.5); };
+        return [=] {
+          attention_with_lse(in.query, in.key, in.value, shape.causal, 0.5, AttentionBackend::Default);
+        };
       });
     }
   }
