@@ -1,5 +1,7 @@
 #include "snug/memory/cuda_process_memory.h"
 
+#include <c10/core/AllocatorConfig.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -7,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
@@ -67,6 +70,14 @@ CudaDevice cuda_device(c10::DeviceIndex device) {
   cudaDeviceProp properties{};
   C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
   return {properties.name, properties.totalGlobalMem};
+}
+
+bool let_cuda_segments_grow(bool grow) {
+  const bool before = c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::expandable_segments();
+  if (!std::getenv("PYTORCH_ALLOC_CONF") && !std::getenv("PYTORCH_CUDA_ALLOC_CONF"))
+    c10::CachingAllocator::setAllocatorSettings(grow ? "expandable_segments:True"
+                                                     : "expandable_segments:False");
+  return before;
 }
 
 std::uint64_t cap_cuda_memory(c10::DeviceIndex device, std::optional<std::uint64_t> budget_bytes) {

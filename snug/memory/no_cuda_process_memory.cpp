@@ -18,6 +18,9 @@ void note_memory_before_context(c10::DeviceIndex) {
 CudaDevice cuda_device(c10::DeviceIndex) {
   no_cuda();
 }
+bool let_cuda_segments_grow(bool) {
+  no_cuda();
+}
 std::uint64_t cap_cuda_memory(c10::DeviceIndex, std::optional<std::uint64_t>) {
   no_cuda();
 }

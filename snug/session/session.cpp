@@ -37,14 +37,19 @@ class ThreadCount {
   int before_;
 };
 
+// Torch's allocator, held to a budget.
 class CudaCap {
  public:
   CudaCap(c10::Device device, std::uint64_t budget) : device_(device) {
-    if (device_.is_cuda()) memory::cap_cuda_memory(index(), budget);
+    if (!device_.is_cuda()) return;
+    grew_ = memory::let_cuda_segments_grow(true);
+    memory::cap_cuda_memory(index(), budget);
   }
   ~CudaCap() {
+    if (!device_.is_cuda()) return;
     try {
-      if (device_.is_cuda()) memory::cap_cuda_memory(index(), std::nullopt);
+      memory::cap_cuda_memory(index(), std::nullopt);
+      memory::let_cuda_segments_grow(grew_);
     } catch (const std::exception&) {  // the device failed, and whoever uses it next will say so
     }
   }
@@ -54,6 +59,7 @@ class CudaCap {
  private:
   c10::DeviceIndex index() const { return std::max<c10::DeviceIndex>(device_.index(), 0); }
   c10::Device device_;
+  bool grew_ = false;
 };
 
 // What it does not say is not checked: it was written by hand.
