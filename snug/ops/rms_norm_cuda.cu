@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kMostThreads = 1024;
-constexpr int kBlocksPerProcessor = 5;  // of the backward
+constexpr int kBlocksPerProcessor = 4;  // of the backward
 
 // Every thread gets the sum of all. `scratch` is not used again before the next __syncthreads().
 __device__ float block_sum(float value, float* scratch) {
@@ -64,69 +64,46 @@ __global__ void __launch_bounds__(kMostThreads) forward(RmsNormForward norm) {
   }
 }
 
-// With g = grad_out * weight and n = x * rstd: grad_x = rstd * (g - n * mean(g * n)) + grad_sum. What a
-// thread holds of a row stays packed, so that many blocks fit a processor; the next row is on its way while
-// this one is added up.
-template <class T, int kCount, int kParts, bool kAdds, int kThreads, int kBlocks>
-__global__ void __launch_bounds__(kThreads, kBlocks) backward(RmsNormBackward norm) {
-  using Row = Packed<T, kCount>;
+// With g = grad_out * weight and n = x * rstd: grad_x = rstd * (g - n * mean(g * n)) + grad_sum.
+template <class T, int kCount, int kParts, bool kAdds>
+__global__ void __launch_bounds__(kMostThreads) backward(RmsNormBackward norm) {
   __shared__ float scratch[2][kWarp];  // in turn: a slow warp may still read the last row's
-  Row weight[kParts], next_grad[kParts], next_x[kParts];
-  float grad_weight[kParts][kCount] = {};
-  const auto wide = [](const Row& row, int i) { return static_cast<float>(row.values[i]); };
-  const auto packed = [](const void* tensor, std::int64_t at) {
-    return *reinterpret_cast<const Row*>(static_cast<const T*>(tensor) + at);
-  };
-  const auto fetch = [&](std::int64_t number) {
-    if (number >= norm.rows) return;
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      const int at = column<kCount>(part);
-      if (at >= norm.hidden) continue;
-      next_grad[part] = packed(norm.grad_out, number * norm.hidden + at);
-      next_x[part] = packed(norm.x, number * norm.hidden + at);
-    }
-  };
+  float weight[kParts][kCount], grad_weight[kParts][kCount] = {};
 #pragma unroll
   for (int part = 0; part < kParts; ++part)
-    if (const int at = column<kCount>(part); at < norm.hidden) weight[part] = packed(norm.weight, at);
-
-  fetch(blockIdx.x);
+    if (const int at = column<kCount>(part); at < norm.hidden)
+      load(static_cast<const T*>(norm.weight) + at, weight[part]);
   int turn = 0;
   for (std::int64_t number = blockIdx.x; number < norm.rows; number += gridDim.x, turn ^= 1) {
     const std::int64_t row = number * norm.hidden;
     const float rstd = norm.rstd[number];
-    Row grad[kParts], x[kParts];
+    float g[kParts][kCount], n[kParts][kCount];
     float dot = 0;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      if (column<kCount>(part) >= norm.hidden) continue;
-      grad[part] = next_grad[part];
-      x[part] = next_x[part];
-#pragma unroll
+      const int at = column<kCount>(part);
+      if (at >= norm.hidden) continue;
+      load(static_cast<const T*>(norm.grad_out) + row + at, g[part]);
+      load(static_cast<const T*>(norm.x) + row + at, n[part]);
       for (int i = 0; i < kCount; ++i) {
-        const float n = wide(x[part], i) * rstd;
-        grad_weight[part][i] += wide(grad[part], i) * n;
-        dot += wide(grad[part], i) * wide(weight[part], i) * n;
+        n[part][i] *= rstd;
+        grad_weight[part][i] += g[part][i] * n[part][i];
+        g[part][i] *= weight[part][i];
+        dot += g[part][i] * n[part][i];
       }
     }
-    fetch(number + gridDim.x);
     const float mean = block_sum(dot, scratch[turn]) / norm.hidden;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       const int at = column<kCount>(part);
       if (at >= norm.hidden) continue;
-      float result[kCount];
-#pragma unroll
-      for (int i = 0; i < kCount; ++i)
-        result[i] = rstd * (wide(grad[part], i) * wide(weight[part], i) - wide(x[part], i) * rstd * mean);
+      for (int i = 0; i < kCount; ++i) g[part][i] = rstd * (g[part][i] - n[part][i] * mean);
       if constexpr (kAdds) {
         float by_sum[kCount];
         load(static_cast<const T*>(norm.grad_sum) + row + at, by_sum);
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) result[i] += by_sum[i];
+        for (int i = 0; i < kCount; ++i) g[part][i] += by_sum[i];
       }
-      store(result, static_cast<T*>(norm.grad_x) + row + at);
+      store(g[part], static_cast<T*>(norm.grad_x) + row + at);
     }
   }
 #pragma unroll
@@ -134,7 +111,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks) backward(RmsNormBackward no
     const int at = column<kCount>(part);
     if (at >= norm.hidden) continue;
     float* to = norm.partial + static_cast<std::int64_t>(blockIdx.x) * norm.hidden + at;
-#pragma unroll
     for (int i = 0; i < kCount; ++i) to[i] = grad_weight[part][i];
   }
 }
@@ -213,16 +189,10 @@ cudaError_t launch(const RmsNormBackward& norm, cudaStream_t stream) {
     status = with_count<T>(norm.hidden, aligned, [&](auto count) {
       return with_parts<count>(norm.hidden, 1, [&](auto parts) {
         const int threads = threads_for(norm.hidden, count * parts);
-        constexpr int kOften = parts == 1 ? 256 : kMostThreads;  // small blocks, many of them
-        constexpr int kBlocks = parts == 1 ? kBlocksPerProcessor : 1;
-        if (threads <= kOften)
-          norm.grad_sum
-              ? backward<T, count, parts, true, kOften, kBlocks><<<norm.blocks, threads, 0, stream>>>(norm)
-              : backward<T, count, parts, false, kOften, kBlocks><<<norm.blocks, threads, 0, stream>>>(norm);
+        if (norm.grad_sum)
+          backward<T, count, parts, true><<<norm.blocks, threads, 0, stream>>>(norm);
         else
-          norm.grad_sum
-              ? backward<T, count, parts, true, kMostThreads, 1><<<norm.blocks, threads, 0, stream>>>(norm)
-              : backward<T, count, parts, false, kMostThreads, 1><<<norm.blocks, threads, 0, stream>>>(norm);
+          backward<T, count, parts, false><<<norm.blocks, threads, 0, stream>>>(norm);
         const int columns = (norm.hidden + kWarp - 1) / kWarp;
         add_parts<<<columns, dim3(kWarp, kWarp), 0, stream>>>(norm.partial, norm.blocks, norm.hidden,
                                                               static_cast<T*>(norm.grad_weight));
