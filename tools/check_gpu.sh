@@ -26,6 +26,8 @@ bench() {
       echo "\$ tracking_overhead $problem"
       "$build/bin/tracking_overhead" $problem
     done
+    echo "\$ operators"
+    "$build/bin/operators"
     echo "\$ recompute cuda; python3 bench/recompute_twin.py"
     "$build/bin/recompute" cuda
     python3 bench/recompute_twin.py
@@ -52,7 +54,7 @@ bench() {
 # Every GPU test, in shards side by side: it is slow. Calls that are meant to fail are no errors here.
 memcheck() {
   local shards=12 pids=() status=0
-  for test in memory_cuda ops_cuda optim_cuda tape_cuda; do
+  for test in memory_cuda ops_cuda optim_cuda session_cuda tape_cuda; do
     for ((shard = 0; shard < shards; ++shard)); do
       [[ $test == tape_cuda || $shard == 0 ]] || continue
       local here=$results/memcheck-$test-$shard.log

@@ -30,12 +30,14 @@ Sketch Sketcher::finish(tape::Recording& recording) {
   recording.use(tape::Fates::recompute());
   tracker_.send_to(nullptr);
   const auto moments = std::exchange(moments_, nullptr);
-  auto tapes = recording.take_tapes();
-  check(tapes.size() == moments->passages.size(),
-        "a sketch needs whole steps: the graph of a region is still there after the step");
-  auto tape = tapes.begin();
-  for (const auto& [number, passage] : moments->passages)
-    moments->sketch.calls.push_back(make_call(*moments, number, std::move(*tape++)));
+  ensure(moments != nullptr, "a sketch was finished that had not begun");
+  auto tapes = recording.take_numbered_tapes();  // among them may be some from before
+  for (const auto& [number, passage] : moments->passages) {
+    const auto tape = tapes.find(number);
+    check(tape != tapes.end(),
+          "a sketch needs whole steps: the graph of a region is still there after the step");
+    moments->sketch.calls.push_back(make_call(*moments, number, std::move(tape->second)));
+  }
   return std::move(moments->sketch);
 }
 
@@ -49,6 +51,7 @@ void Sketcher::on_operator(hooks::OperatorCall& call) {
 }
 
 void Sketcher::on_begin(std::uint64_t tape) {
+  places_[tape];  // it may record nothing
   tracker_.mark("region begins", tape);
 }
 

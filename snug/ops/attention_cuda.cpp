@@ -21,24 +21,25 @@
 namespace snug::ops {
 namespace {
 
-// Head sizes and GPUs at which cuDNN was seen to be faster.
-bool suits_cudnn(const at::Tensor& query) {
+// Head sizes and GPUs at which cuDNN was seen to be faster; a single token it does not take.
+bool suits_cudnn(const at::Tensor& query, const at::Tensor& key) {
   int major = 0;
   C10_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, query.device().index()));
-  return major >= 9 && (query.size(3) == 64 || query.size(3) == 128) &&
+  return major >= 9 && (query.size(3) == 64 || query.size(3) == 128) && query.size(2) > 1 &&
+         key.size(2) > 1 && at::globalContext().userEnabledCuDNNSDP() &&
          at::detail::getCUDAHooks().hasCuDNN() && !at::globalContext().deterministicAlgorithms();
 }
 
-AttentionBackend backend_for(const at::Tensor& query, std::int64_t asked) {
+AttentionBackend backend_for(const at::Tensor& query, const at::Tensor& key, std::int64_t asked) {
   const auto dtype = query.scalar_type();
   check(dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kFloat,
         "attention on CUDA takes bfloat16, float16 and float32, got ", dtype);
   const auto backend = static_cast<AttentionBackend>(asked);
   const bool is_half = dtype != at::kFloat;
   if (backend == AttentionBackend::Default)
-    return !is_half             ? AttentionBackend::Efficient
-           : suits_cudnn(query) ? AttentionBackend::CuDnn
-                                : AttentionBackend::Flash;
+    return !is_half                  ? AttentionBackend::Efficient
+           : suits_cudnn(query, key) ? AttentionBackend::CuDnn
+                                     : AttentionBackend::Flash;
   check(
       is_half == (backend != AttentionBackend::Efficient),
       "attention on CUDA: cuDNN and FlashAttention take 16-bit types, the memory-efficient kernels float32, "
@@ -74,10 +75,12 @@ std::tuple<at::Tensor, at::Tensor> attention_cuda(const at::Tensor& query, const
                                                   std::int64_t asked) {
   check(query.size(3) % 8 == 0, "attention on CUDA needs a head_dim that is a multiple of 8, got ",
         query.size(3), "; pad query, key and value with zeros and keep the scale of the real head_dim");
-  const AttentionBackend backend = backend_for(query, asked);
+  const AttentionBackend backend = backend_for(query, key, asked);
   if (backend == AttentionBackend::CuDnn) {
+    // Its result lies in memory as the query does.
+    const at::Tensor by_token = query.transpose(1, 2).contiguous().transpose(1, 2);
     auto result =
-        at::_scaled_dot_product_cudnn_attention(query, key, value, /*attn_bias=*/{},
+        at::_scaled_dot_product_cudnn_attention(by_token, key, value, /*attn_bias=*/{},
                                                 /*compute_log_sumexp=*/true, /*dropout_p=*/0.0, causal,
                                                 /*return_debug_mask=*/false, scale);
     return {std::get<0>(result), std::get<1>(result)};
@@ -98,7 +101,7 @@ std::tuple<at::Tensor, at::Tensor> attention_cuda(const at::Tensor& query, const
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cuda(
     const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
     const at::Tensor& out, const at::Tensor& lse, bool causal, double scale, std::int64_t asked) {
-  const AttentionBackend backend = backend_for(query, asked);
+  const AttentionBackend backend = backend_for(query, key, asked);
   if (backend == AttentionBackend::CuDnn) {
     UnusedRandomState random(query, at::kLong, /*pair=*/false);
     return at::_scaled_dot_product_cudnn_attention_backward(

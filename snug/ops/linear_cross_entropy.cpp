@@ -4,10 +4,12 @@
 
 #include <ATen/OpMathType.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/mul.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "snug/base/bytes.h"
@@ -24,9 +26,14 @@ using torch::autograd::variable_list;
 constexpr std::uint64_t kPieceBytes = 512_MiB;
 
 // What was made, times what comes from behind the loss. Where it was made, unless it is needed again.
-at::Tensor hand_out(c10::IValue& made, const at::Tensor& factor) {
+at::Tensor hand_out(c10::IValue& made, at::Tensor factor) {
   if (!made.isTensor()) return {};
-  if (torch::autograd::get_current_graph_task_keep_graph()) return made.toTensor().mul(factor);
+  // CUDA rounds a factor without dimensions to the dtype of what it multiplies.
+  if (factor.is_cuda()) factor = factor.view({1, 1});
+  if (torch::autograd::get_current_graph_task_keep_graph()) {
+    at::Tensor copy = at::empty_like(made.toTensor());
+    return at::mul_out(copy, made.toTensor(), factor);
+  }
   return std::exchange(made, c10::IValue()).toTensor().mul_(factor);
 }
 
@@ -45,6 +52,7 @@ class LinearCrossEntropyFunction : public torch::autograd::Function<LinearCrossE
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    check(!at::GradMode::is_enabled(), "linear_cross_entropy has no second derivative");
     auto& made = context->saved_data;
     check(made["grad_hidden"].isTensor() || made["grad_weight"].isTensor(),
           "linear_cross_entropy: a second backward through a graph that the first did not retain");
@@ -65,7 +73,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> differentiable(
 
 // Without allocating, since Meta does not do it.
 void check_targets(const at::Tensor& targets, std::int64_t vocabulary, std::int64_t ignore_index) {
-  if (targets.is_meta()) return;
+  if (!targets.is_cpu()) return;
   const auto* values = targets.const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < targets.numel(); ++i)
     check(values[i] == ignore_index || (values[i] >= 0 && values[i] < vocabulary),
@@ -86,7 +94,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> by_aten(const at::Tensor& hidden,
                      // Scalars first: an operator that takes one makes a tensor of it, and memory is highest
                      // below.
                      const at::Tensor factor = wanted.ne(ignore_index).to(sums).mul_(scale).unsqueeze_(1);
-                     const at::Tensor column = wanted.clamp_min(0).unsqueeze_(1);
+                     const at::Tensor column = wanted.clamp(0, logits.size(1) - 1).unsqueeze_(1);
                      logits.sub_(logits.amax({1}, /*keepdim=*/true));
                      losses.copy_(logits.gather(1, column).squeeze_(1)).neg_();
                      at::Tensor sum = logits.exp_().sum({1}, /*keepdim=*/true);
@@ -120,7 +128,8 @@ void check_inputs(const at::Tensor& hidden, const at::Tensor& weight, const at::
         " and ", weight.sizes());
   check(targets.sizes() == hidden.sizes().slice(0, static_cast<std::size_t>(hidden.dim() - 1)),
         "linear_cross_entropy: hidden ", hidden.sizes(), " needs a target per row, got ", targets.sizes());
-  check(hidden.numel() > 0, "linear_cross_entropy: empty input ", hidden.sizes());
+  check(hidden.numel() > 0 && weight.size(0) > 0, "linear_cross_entropy: empty input ", hidden.sizes(),
+        ", weight ", weight.sizes());
   check(targets.scalar_type() == at::kLong, "linear_cross_entropy: expected int64 targets, got ",
         targets.scalar_type());
   check(at::isFloatingType(hidden.scalar_type()) && hidden.scalar_type() == weight.scalar_type(),

@@ -17,7 +17,7 @@
 namespace snug::ops {
 
 struct LinearCrossEntropyOptions {
-  double scale = 1;                  // of the sum over all targets, and of the gradients
+  double scale = 1;                  // of the sum over all targets, and of the gradients: a loss scaler's too
   std::int64_t ignore_index = -100;  // such targets count for nothing
   std::int64_t rows_at_a_time = 0;   // 0: as many as make logits of 512 MiB
 };
@@ -28,8 +28,8 @@ SNUG_API at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Ten
                                          const at::Tensor& targets,
                                          const LinearCrossEntropyOptions& options = {});
 
-// The operator itself: (loss, grad_hidden, grad_weight), the latter two undefined unless asked for. hidden is
-// [rows, in], targets [rows].
+// The operator itself, below autograd: (loss, grad_hidden, grad_weight), the latter two undefined unless
+// asked for. hidden is [rows, in], targets [rows].
 SNUG_API std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_with_grads(
     const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets, double scale,
     std::int64_t ignore_index, std::int64_t rows_at_a_time, bool hidden_grad, bool weight_grad);

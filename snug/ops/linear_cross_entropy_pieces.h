@@ -5,10 +5,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 namespace snug::ops {
 

@@ -92,7 +92,12 @@ at::Tensor rope(const at::Tensor& x, const RopeTable& table) {
         " needs x [batch, heads, tokens, head_dim] of those sizes, got ", x.sizes());
   check(x.scalar_type() == table.cos.scalar_type(), "rope: x is ", x.scalar_type(), ", the table is ",
         table.cos.scalar_type(), "; make the table with x.options()");
-  return call_rope(x, table.cos, table.sin, /*inverse=*/false);
+  check(table.cos.device() == x.device() && table.sin.device() == x.device() &&
+            table.sin.sizes() == table.cos.sizes() && table.sin.scalar_type() == table.cos.scalar_type(),
+        "rope: the table must be of one kind and on ", x.device(), " as x is, got ", table.cos.sizes(),
+        " on ", table.cos.device(), " and ", table.sin.sizes(), " on ", table.sin.device());
+  check(x.numel() > 0, "rope: empty input ", x.sizes());
+  return call_rope(x, table.cos.contiguous(), table.sin.contiguous(), /*inverse=*/false);
 }
 
 }  // namespace snug::ops

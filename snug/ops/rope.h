@@ -17,7 +17,8 @@ SNUG_API RopeTable make_rope_table(std::int64_t tokens, std::int64_t head_dim, d
                                    const at::TensorOptions& options);
 
 // x [batch, heads, tokens, head_dim], of the table's dtype. One allocation in each direction, none of it
-// scratch; nothing of x is kept for backward, which rotates the other way.
+// scratch if the last dimension is contiguous; nothing of x is kept for backward, which rotates the other
+// way.
 SNUG_API at::Tensor rope(const at::Tensor& x, const RopeTable& table);
 
 }  // namespace snug::ops

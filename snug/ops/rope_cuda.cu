@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// kIndex: 32 bits where they suffice, since it is divided.
+// Index: 32 bits where they suffice, since it is divided.
 template <class T, int kCount, class Index>
 __global__ void __launch_bounds__(kThreads) rotate(Rope rope) {
   const Index vectors = rope.half / kCount;

@@ -1,6 +1,4 @@
 // Element by element, sixteen bytes per thread; what does not fill a vector goes one by one.
-#include <algorithm>
-
 #include "snug/ops/kernel_vector.cuh"
 #include "snug/ops/swiglu_kernel.h"
 

@@ -42,8 +42,8 @@ class CudaCap {
  public:
   CudaCap(c10::Device device, std::uint64_t budget) : device_(device) {
     if (!device_.is_cuda()) return;
+    memory::cap_cuda_memory(index(), budget);  // may throw
     grew_ = memory::let_cuda_segments_grow(true);
-    memory::cap_cuda_memory(index(), budget);
   }
   ~CudaCap() {
     if (!device_.is_cuda()) return;
@@ -179,7 +179,7 @@ class Session::Impl {
     options_.say(concat("planned again from a step of this run: ", format_bytes(plan_.predicted.peak_bytes),
                         decision.fits ? "" : ", which is beyond the budget by ",
                         decision.fits ? "" : format_bytes(decision.missing_bytes)));
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     be_lean(error.what());
   }
 

@@ -117,11 +117,15 @@ trace::Totals Recording::totals() const {
   return ledgers.totals;
 }
 
-std::vector<trace::RegionTape> Recording::take_tapes() {
+std::map<std::uint64_t, trace::RegionTape> Recording::take_numbered_tapes() {
   Ledgers& ledgers = *impl_->ledgers();
   std::lock_guard lock(ledgers.mutex);
+  return std::exchange(ledgers.tapes, {});
+}
+
+std::vector<trace::RegionTape> Recording::take_tapes() {
   std::vector<trace::RegionTape> tapes;
-  for (auto& [number, tape] : std::exchange(ledgers.tapes, {})) tapes.push_back(std::move(tape));
+  for (auto& [number, tape] : take_numbered_tapes()) tapes.push_back(std::move(tape));
   return tapes;
 }
 

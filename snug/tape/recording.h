@@ -10,6 +10,7 @@
 // options and the totals of the Recording that opened it.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -55,6 +56,7 @@ class SNUG_API Recording {
   trace::Totals totals() const;
   // With `describe`: of the same regions, in the order of their forwards; taken away.
   std::vector<trace::RegionTape> take_tapes();
+  std::map<std::uint64_t, trace::RegionTape> take_numbered_tapes();  // as SketchListener numbers them
 
  private:
   class Impl;

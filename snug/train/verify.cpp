@@ -36,7 +36,10 @@ class CacheReturned {
  public:
   explicit CacheReturned(c10::Device device) : device_(device) {}
   ~CacheReturned() {
-    if (device_.is_cuda()) at::getDeviceAllocator(at::kCUDA)->emptyCache();
+    try {
+      if (device_.is_cuda()) at::getDeviceAllocator(at::kCUDA)->emptyCache();
+    } catch (const std::exception&) {  // the device failed, and that is on its way already
+    }
   }
   CacheReturned(const CacheReturned&) = delete;  // it is a stretch of time
   CacheReturned& operator=(const CacheReturned&) = delete;

@@ -29,6 +29,12 @@ AttentionInputs on_gpu(const AttentionInputs& in) {
 // blockwise kernel.
 constexpr double kRounding = 4e-6;
 
+std::vector<AttentionBackend> backends(at::ScalarType dtype, const AttentionCase& shape) {
+  if (dtype == at::kFloat) return {AttentionBackend::Default, AttentionBackend::Efficient};
+  if (shape.head_dim < 64) return {AttentionBackend::Default, AttentionBackend::Flash};
+  return {AttentionBackend::Default, AttentionBackend::Flash, AttentionBackend::CuDnn};
+}
+
 TEST_F(AttentionCuda, IsAsExactAsTorch) {
   for (AttentionCase shape :
        {AttentionCase{2, 4, 4, 33, 33, 16, true}, AttentionCase{2, 4, 4, 40, 70, 64, false},
@@ -37,19 +43,29 @@ TEST_F(AttentionCuda, IsAsExactAsTorch) {
       auto rounded = random_inputs(shape).to(dtype);
       auto exact = run(rounded.to(at::kDouble),
                        [&](auto& q, auto& k, auto& v) { return plain_attention(q, k, v, shape.causal); });
-      auto results = run(on_gpu(rounded), [&](auto& q, auto& k, auto& v) {
-        return attention(q, k, v, {.causal = shape.causal});
-      });
       auto torchs = run(on_gpu(rounded), [&](auto& q, auto& k, auto& v) {
         return at::scaled_dot_product_attention(q, k, v, {}, 0.0, shape.causal, {}, /*enable_gqa=*/true);
       });
-      for (std::size_t i = 0; i < results.size(); ++i) {
-        EXPECT_EQ(results[i].sizes(), exact[i].sizes());
-        EXPECT_LE(error(results[i].cpu(), exact[i]), 2 * error(torchs[i].cpu(), exact[i]) + kRounding)
-            << dtype << ", " << shape.tokens << " tokens, result " << i;
+      for (const auto backend : backends(dtype, shape)) {
+        auto results = run(on_gpu(rounded), [&](auto& q, auto& k, auto& v) {
+          at::Tensor out = attention(q, k, v, {.causal = shape.causal, .backend = backend});
+          EXPECT_TRUE(out.transpose(1, 2).is_contiguous());
+          return out;
+        });
+        for (std::size_t i = 0; i < results.size(); ++i) {
+          EXPECT_EQ(results[i].sizes(), exact[i].sizes());
+          EXPECT_LE(error(results[i].cpu(), exact[i]), 2 * error(torchs[i].cpu(), exact[i]) + kRounding)
+              << dtype << ", " << shape.tokens << " tokens, backend " << static_cast<int>(backend)
+              << ", result " << i;
+        }
       }
     }
   }
+}
+
+TEST_F(AttentionCuda, ASingleTokenLooksAtItself) {
+  const auto x = at::randn({2, 4, 1, 64}, at::dtype(at::kBFloat16).device(at::kCUDA));
+  EXPECT_TRUE(at::allclose(attention(x, x, x), x));
 }
 
 TEST_F(AttentionCuda, RefusesAHeadSizeItHasNoKernelFor) {

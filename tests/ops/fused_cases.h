@@ -84,7 +84,7 @@ inline std::vector<FusedCase> fused_cases() {
        [](const Tensors& in) {
          return Tensors{at::linear(in[0], in[1]), at::linear(in[0], in[2]), at::linear(in[0], in[3])};
        }});
-  for (const std::int64_t vocabulary : {33, 64, 1000})
+  for (const std::int64_t vocabulary : {33, 64, 5003, 8192})
     for (const std::int64_t at_a_time : {0, 4}) {
       at::Tensor targets = at::randint(vocabulary, {2, 7}, at::kLong);
       targets[1][3] = -100;

@@ -1,0 +1,106 @@
+// What the AdamW step must do on every device.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "snug/ops/adamw.h"
+
+namespace snug::testing {
+
+inline const ops::AdamWNumbers kNumbers{.lr = 1e-2, .weight_decay = 0.1, .eps = 1e-4};
+
+enum class Master { Fp32, Split };
+
+// Bf16 parameters with zero moments, sizes that no vector divides among them.
+inline ops::AdamWTensors half_parameters(Master master, at::ScalarType gradients, c10::Device device) {
+  at::manual_seed(3);
+  ops::AdamWTensors tensors;
+  for (const std::int64_t size : {1, 7, 64, 1000, 20000}) {
+    const at::Tensor weight = at::randn({size}, at::kFloat).to(at::kBFloat16).to(device);
+    tensors.weights.push_back(weight);
+    tensors.gradients.push_back(at::empty({size}, weight.options().dtype(gradients)));
+    tensors.masters.push_back(master == Master::Fp32 ? weight.to(at::kFloat)
+                                                     : at::zeros({size}, weight.options().dtype(at::kShort)));
+    for (auto* state : {&tensors.exp_avgs, &tensors.exp_avg_sqs})
+      state->push_back(at::zeros({size}, weight.options().dtype(at::kFloat)));
+    tensors.steps.push_back(at::zeros({}, weight.options().dtype(at::kFloat)));
+  }
+  return tensors;
+}
+
+inline void take_step(ops::AdamWTensors& tensors, int step, const std::optional<at::Tensor>& factor = {}) {
+  at::manual_seed(static_cast<std::uint64_t>(100 + step));
+  for (at::Tensor& gradient : tensors.gradients)
+    gradient.copy_(at::randn(gradient.sizes(), at::kFloat) * (step % 3 + 0.1));
+  for (at::Tensor& count : tensors.steps) count.add_(1);
+  ops::adamw_(tensors, kNumbers, factor);
+}
+
+// Bits of the weight above, those of the remainder added to them.
+inline at::Tensor joined(const at::Tensor& weight, const at::Tensor& remainder) {
+  const at::Tensor high = weight.view(at::kShort).to(at::kInt).bitwise_left_shift(16);
+  return (high + remainder.to(at::kInt)).view(at::kFloat);
+}
+
+inline void expect_split_is_the_master_bit_for_bit(c10::Device device) {
+  for (const auto gradients : {at::kFloat, at::kBFloat16}) {
+    auto whole = half_parameters(Master::Fp32, gradients, device);
+    auto split = half_parameters(Master::Split, gradients, device);
+    for (int step = 0; step < 20; ++step) {
+      take_step(whole, step);
+      take_step(split, step);
+      for (std::size_t i = 0; i < whole.weights.size(); ++i) {
+        ASSERT_TRUE(at::equal(joined(split.weights[i], split.masters[i]), whole.masters[i]))
+            << "step " << step << ", parameter " << i;
+        ASSERT_TRUE(at::equal(split.exp_avgs[i], whole.exp_avgs[i]));
+        ASSERT_TRUE(at::equal(split.exp_avg_sqs[i], whole.exp_avg_sqs[i]));
+        // But for ties.
+        ASSERT_LE(split.weights[i].ne(whole.weights[i]).sum().item<std::int64_t>(), 5);
+      }
+    }
+  }
+}
+
+// An fp32 parameter is its own master: the same numbers through torch's fused step.
+inline void expect_torchs_step(c10::Device device, double tolerance) {
+  at::manual_seed(4);
+  ops::AdamWTensors ours;
+  std::vector<at::Tensor> weights, exp_avgs, exp_avg_sqs, steps;
+  for (const std::int64_t size : {3, 64, 20000}) {
+    const at::Tensor weight = at::randn({size}, at::kFloat).to(device);
+    ours.weights.push_back(weight);
+    ours.masters.push_back(weight);
+    ours.gradients.push_back(at::empty_like(weight));
+    ours.exp_avgs.push_back(at::zeros_like(weight));
+    ours.exp_avg_sqs.push_back(at::zeros_like(weight));
+    ours.steps.push_back(at::zeros({}, weight.options()));
+    weights.push_back(weight.clone());
+    exp_avgs.push_back(at::zeros_like(weight));
+    exp_avg_sqs.push_back(at::zeros_like(weight));
+    steps.push_back(at::zeros({}, weight.options()));
+  }
+  for (int step = 0; step < 20; ++step) {
+    take_step(ours, step);
+    at::_foreach_add_(steps, 1);
+    at::_fused_adamw_(weights, ours.gradients, exp_avgs, exp_avg_sqs, {}, steps, kNumbers.lr, kNumbers.beta1,
+                      kNumbers.beta2, kNumbers.weight_decay, kNumbers.eps, false, false);
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      ASSERT_TRUE(at::allclose(ours.weights[i], weights[i], tolerance, tolerance)) << "step " << step;
+  }
+}
+
+inline void expect_a_factor_multiplies_gradients(c10::Device device) {
+  auto scaled = half_parameters(Master::Split, at::kFloat, device);
+  auto plain = half_parameters(Master::Split, at::kFloat, device);
+  const at::Tensor factor = at::full({}, 0.5, at::TensorOptions(device));
+  take_step(scaled, 0, factor);
+  take_step(plain, 0);
+  for (std::size_t i = 0; i < plain.weights.size(); ++i)
+    EXPECT_TRUE(at::allclose(scaled.exp_avgs[i], plain.exp_avgs[i] * 0.5, 1e-6, 0)) << i;
+}
+
+}  // namespace snug::testing

@@ -1,0 +1,47 @@
+#include <torch/cuda.h>
+
+#include "tests/ops/adamw_cases.h"
+
+namespace snug::ops {
+namespace {
+
+using namespace snug::testing;
+
+class AdamWCuda : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: AdamW on CUDA was not tested";
+  }
+};
+
+TEST_F(AdamWCuda, ASplitMasterIsTheMasterBitForBit) {
+  expect_split_is_the_master_bit_for_bit(c10::kCUDA);
+}
+
+TEST_F(AdamWCuda, IsTorchsFusedStepBitForBit) {
+  expect_torchs_step(c10::kCUDA, /*tolerance=*/0);
+}
+
+TEST_F(AdamWCuda, AFactorMultipliesGradients) {
+  expect_a_factor_multiplies_gradients(c10::kCUDA);
+}
+
+TEST_F(AdamWCuda, MoreTensorsThanALaunchHolds) {
+  AdamWTensors many;
+  for (int i = 0; i < 30; ++i) {
+    const AdamWTensors some = half_parameters(Master::Split, at::kBFloat16, c10::kCUDA);
+    for (auto list : {&AdamWTensors::weights, &AdamWTensors::gradients, &AdamWTensors::masters,
+                      &AdamWTensors::exp_avgs, &AdamWTensors::exp_avg_sqs, &AdamWTensors::steps})
+      (many.*list).insert((many.*list).end(), (some.*list).begin(), (some.*list).end());
+  }
+  for (at::Tensor& gradient : many.gradients) gradient.fill_(1);
+  for (at::Tensor& step : many.steps) step.add_(1);
+  adamw_(many, kNumbers);
+  for (std::size_t i = 5; i < many.weights.size(); ++i)
+    ASSERT_TRUE(at::equal(many.weights[i], many.weights[i % 5])) << i;
+  EXPECT_FALSE(
+      at::equal(many.weights[4], half_parameters(Master::Split, at::kBFloat16, c10::kCUDA).weights[4]));
+}
+
+}  // namespace
+}  // namespace snug::ops

@@ -1,0 +1,79 @@
+#include "snug/ops/adamw.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "snug/base/error.h"
+#include "snug/ops/split_float.h"
+#include "tests/ops/adamw_cases.h"
+
+namespace snug::ops {
+namespace {
+
+using namespace snug::testing;
+
+float bf16(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+TEST(SplitFloatTest, IsTheNumberBitForBit) {
+  std::mt19937 random(5);
+  const auto expect_exact = [](std::uint32_t bits) {
+    const float value = std::bit_cast<float>(bits);
+    const SplitFloat split = SplitFloat::of(value);
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(split.joined()));
+      EXPECT_TRUE(std::isnan(bf16(split.nearest))) << "a NaN must be seen in the weight";
+      return;
+    }
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(split.joined()), bits);
+  };
+  for (int i = 0; i < 200000; ++i) expect_exact(static_cast<std::uint32_t>(random()));
+  for (const std::uint32_t bits : {0u, 0x80000000u, 1u, 0x7f7fffffu, 0xff7fffffu, 0x7f800000u, 0xff800000u,
+                                   0x7fffffffu, 0xffffffffu, 0x3f808000u, 0x3f818000u, 0x3f807fffu})
+    expect_exact(bits);
+}
+
+TEST(SplitFloatTest, TheWeightIsTheNearestBfloat) {
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal;
+  for (int i = 0; i < 100000; ++i) {
+    const float value = normal(random), nearest = bf16(SplitFloat::of(value).nearest);
+    const float torchs = static_cast<float>(static_cast<c10::BFloat16>(value));
+    ASSERT_EQ(std::abs(nearest - value), std::abs(torchs - value)) << value;
+  }
+}
+
+TEST(AdamWStep, ASplitMasterIsTheMasterBitForBit) {
+  expect_split_is_the_master_bit_for_bit(c10::kCPU);
+}
+
+TEST(AdamWStep, IsTorchs) {
+  expect_torchs_step(c10::kCPU, 1e-6);
+}
+
+TEST(AdamWStep, AFactorMultipliesGradients) {
+  expect_a_factor_multiplies_gradients(c10::kCPU);
+}
+
+TEST(AdamWStep, RefusesWhatDoesNotBelongTogether) {
+  const auto refuses = [](const auto& spoil) {
+    AdamWTensors tensors = half_parameters(Master::Split, at::kBFloat16, c10::kCPU);
+    spoil(tensors);
+    EXPECT_THROW(adamw_(tensors, kNumbers), Error);
+  };
+  refuses([](AdamWTensors& tensors) { tensors.gradients.pop_back(); });
+  refuses([](AdamWTensors& tensors) { tensors.gradients[1] = at::zeros({8}, at::kBFloat16); });
+  refuses([](AdamWTensors& tensors) { tensors.gradients[1] = at::zeros({7}, at::kHalf); });
+  refuses([](AdamWTensors& tensors) { tensors.masters[1] = at::zeros({7}, at::kInt); });
+  refuses([](AdamWTensors& tensors) { tensors.exp_avgs[1] = at::zeros({7}, at::kBFloat16); });
+  refuses([](AdamWTensors& tensors) { tensors.steps[1] = at::zeros({2}); });
+  refuses([](AdamWTensors& tensors) { tensors.weights[1] = at::zeros({7}); });  // whose master is another
+  AdamWTensors tensors = half_parameters(Master::Split, at::kBFloat16, c10::kCPU);
+  EXPECT_THROW(adamw_(tensors, kNumbers, at::zeros({2})), Error);
+}
+
+}  // namespace
+}  // namespace snug::ops
