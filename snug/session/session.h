@@ -8,11 +8,11 @@
 //     session.end_step();
 //   }
 //
-// While it lives, what is allocated on this device beyond the budget throws. If a step is not the one that was
-// planned - other operators or, on the CPU, more memory than was predicted by more than the margin, with all
-// that ran since the last end_step() - the next one keeps nothing, is sketched where it runs, and a new plan
-// is made from that. Once: a step that is another again runs as lean as it can from then on. All of it is
-// said. When the session ends, everything is as it was.
+// While it lives, what is allocated on this device beyond the budget throws. If a step is not the one that
+// was planned - other operators or, on the CPU, more memory than was predicted by more than the margin, with
+// all that ran since the last end_step() - the next one keeps nothing, is sketched where it runs, and a new
+// plan is made from that. Once: a step that is another again runs as lean as it can from then on. All of it
+// is said. When the session ends, everything is as it was.
 #pragma once
 
 #include <ATen/core/Tensor.h>
