@@ -51,7 +51,7 @@ TEST(AdamWStep, ASplitMasterIsTheMasterBitForBit) {
 }
 
 TEST(AdamWStep, IsTorchs) {
-  expect_torchs_step(c10::kCPU, 1e-6);
+  expect_torchs_step(c10::kCPU, 1e-5);  // whose CPU kernel rounds in another order, 20 times
 }
 
 TEST(AdamWStep, AFactorMultipliesGradients) {
