@@ -33,6 +33,15 @@ void check_same(const Json& planned, const Json& here, const std::string& within
   }
 }
 
+// On the CPU, kernels in half precision take scratch on each thread when it comes to it: how much of it is
+// there at once depends on the moment.
+plan::Overhead overhead(const TrainConfig& config, const plan::Hardware& hardware) {
+  plan::Overhead overhead = plan::overhead_of(hardware);
+  if (config.device.is_cpu() && config.precision != Precision::Fp32 && at::get_num_threads() > 1)
+    overhead.share = 0.015;
+  return overhead;
+}
+
 std::vector<std::int64_t> divisors(std::int64_t batch) {
   std::vector<std::int64_t> found;
   for (std::int64_t micro = batch; micro >= 1; --micro)
@@ -66,7 +75,7 @@ plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& opt
                       .model = std::make_shared<const plan::StepModel>(sketch_step(config, micro),
                                                                        static_cast<double>(passes), cost)});
   }
-  return plan::Planner(std::move(splits), plan::overhead_of(options.hardware));
+  return plan::Planner(std::move(splits), overhead(config, options.hardware));
 }
 
 plan::MeasuredCosts measure_costs(const TrainConfig& config, const plan::Hardware& hardware) {
