@@ -4,7 +4,7 @@
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 
-#include <cstring>
+#include <cmath>
 
 #include "snug/base/error.h"
 #include "snug/ops/adamw_math.h"

@@ -21,9 +21,8 @@ Kind kind_of(const at::Tensor& weight, const at::Tensor& master) {
 }
 
 bool takes_vectors(const AdamWBatch::Entry& entry) {
-  const auto fits = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; };
-  return entry.count % 4 == 0 && fits(entry.weights) && fits(entry.gradients) && fits(entry.masters) &&
-         fits(entry.exp_avgs) && fits(entry.exp_avg_sqs);
+  return entry.count % 4 == 0 && is_aligned(entry.weights) && is_aligned(entry.gradients) &&
+         is_aligned(entry.masters) && is_aligned(entry.exp_avgs) && is_aligned(entry.exp_avg_sqs);
 }
 
 void adamw_cuda(at::TensorList weights, at::TensorList gradients, at::TensorList masters,

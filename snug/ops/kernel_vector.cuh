@@ -4,8 +4,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <cstdint>
-
 #include "snug/ops/kernel_dtype.h"
 
 namespace snug::ops {
@@ -34,10 +32,6 @@ __device__ inline void store(const float (&from)[kCount], T* to) {
 template <class T>
 __device__ inline float rounded(float value) {
   return static_cast<float>(static_cast<T>(value));
-}
-
-inline bool is_aligned(const void* address) {
-  return reinterpret_cast<std::uintptr_t>(address) % 16 == 0;
 }
 
 // Calls use(T{}) with the type that a dtype stands for.

@@ -12,7 +12,7 @@ __device__ float sigmoid(float value) {
 }
 
 template <class T, int kCount>
-__device__ void forward_at(const SwigluForward& swiglu, std::int64_t at) {
+__device__ void run_at(const SwigluForward& swiglu, std::int64_t at) {
   float gate[kCount], up[kCount];
   load(static_cast<const T*>(swiglu.gate) + at, gate);
   load(static_cast<const T*>(swiglu.up) + at, up);
@@ -21,7 +21,7 @@ __device__ void forward_at(const SwigluForward& swiglu, std::int64_t at) {
 }
 
 template <class T, int kCount>
-__device__ void backward_at(const SwigluBackward& swiglu, std::int64_t at) {
+__device__ void run_at(const SwigluBackward& swiglu, std::int64_t at) {
   float grad[kCount], gate[kCount], up[kCount];
   load(static_cast<const T*>(swiglu.grad_out) + at, grad);
   load(static_cast<const T*>(swiglu.gate) + at, gate);
@@ -33,15 +33,6 @@ __device__ void backward_at(const SwigluBackward& swiglu, std::int64_t at) {
   }
   store(up, static_cast<T*>(swiglu.grad_gate) + at);
   store(gate, static_cast<T*>(swiglu.grad_up) + at);
-}
-
-template <class T, int kCount>
-__device__ void run_at(const SwigluForward& swiglu, std::int64_t at) {
-  forward_at<T, kCount>(swiglu, at);
-}
-template <class T, int kCount>
-__device__ void run_at(const SwigluBackward& swiglu, std::int64_t at) {
-  backward_at<T, kCount>(swiglu, at);
 }
 
 template <class T, int kCount, class Arguments>

@@ -24,6 +24,15 @@ using FatesOfCalls = std::vector<std::vector<Fate>>;
 
 using Run = std::function<void(memory::Tracker&)>;
 
+const models::LlamaConfig kSmall{.vocab_size = 128,
+                                 .hidden_size = 64,
+                                 .intermediate_size = 176,
+                                 .num_layers = 3,
+                                 .num_heads = 4,
+                                 .num_kv_heads = 2,
+                                 .head_dim = 16,
+                                 .max_positions = 64};
+
 Run llama_steps(const models::LlamaConfig& config, at::ScalarType dtype, int passes) {
   return [=](memory::Tracker& tracker) {
     models::Llama model(config, at::TensorOptions(c10::kMeta).dtype(dtype));
@@ -95,16 +104,8 @@ void expect_exact(const Run& run, int assignments, unsigned seed) {
 }
 
 TEST(SketchedStep, LlamaWithRandomFatesIsExact) {
-  const models::LlamaConfig config{.vocab_size = 128,
-                                   .hidden_size = 64,
-                                   .intermediate_size = 176,
-                                   .num_layers = 3,
-                                   .num_heads = 4,
-                                   .num_kv_heads = 2,
-                                   .head_dim = 16,
-                                   .max_positions = 64};
   for (const auto dtype : {at::kFloat, at::kBFloat16})
-    for (const int passes : {1, 2}) expect_exact(llama_steps(config, dtype, passes), 60, 7);
+    for (const int passes : {1, 2}) expect_exact(llama_steps(kSmall, dtype, passes), 60, 7);
 }
 
 Run network(const std::function<at::Tensor(const at::Tensor&)>& forward, at::IntArrayRef sizes) {
@@ -162,15 +163,7 @@ TEST(SketchedStep, SharedWeightsViewsAndDropoutAreExact) {
 // A sketch made while a step runs for real, nothing kept, speaks of that step under any fates.
 TEST(SketchedStep, WhereItRunsIsExactButForInputs) {
   at::set_num_threads(1);
-  const models::LlamaConfig config{.vocab_size = 128,
-                                   .hidden_size = 64,
-                                   .intermediate_size = 176,
-                                   .num_layers = 3,
-                                   .num_heads = 4,
-                                   .num_kv_heads = 2,
-                                   .head_dim = 16,
-                                   .max_positions = 64};
-  models::Llama model(config, at::TensorOptions(c10::kCPU));
+  models::Llama model(kSmall, at::TensorOptions(c10::kCPU));
   const at::Tensor tokens = at::randint(128, {2, 16}, at::kLong);
   const auto step = [&] {
     model->loss_sum(tokens, tokens).backward();

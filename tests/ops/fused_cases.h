@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
@@ -121,6 +122,21 @@ inline Tensors run_fused(const std::function<Tensors(const Tensors&)>& function,
 
 inline double relative_error(const at::Tensor& value, const at::Tensor& exact) {
   return ((value - exact).norm() / exact.norm()).item<double>();
+}
+
+// At most twice torch's own error against fp64, in every dtype. `moved` puts each input where it is to run.
+inline void expect_as_exact_as_torch(const std::function<at::Tensor(const at::Tensor&)>& moved) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf})
+    for (const FusedCase& fused : fused_cases()) {
+      const auto rounded = [&](const at::Tensor& tensor) { return moved(tensor.to(dtype)); };
+      const auto rounded_up = [&](const at::Tensor& tensor) { return tensor.to(dtype).to(at::kDouble); };
+      const Tensors ours = run_fused(fused.fused, fused.inputs, rounded);
+      const Tensors torchs = run_fused(fused.plain, fused.inputs, rounded);
+      const Tensors exact = run_fused(fused.plain, fused.inputs, rounded_up);
+      for (std::size_t i = 0; i < ours.size(); ++i)
+        EXPECT_LE(relative_error(ours[i], exact[i]), 2 * relative_error(torchs[i], exact[i]) + 1e-6)
+            << fused.name << " " << dtype << ", result " << i;
+    }
 }
 
 }  // namespace snug::testing

@@ -17,27 +17,13 @@ class FusedCuda : public ::testing::Test {
   }
 };
 
-void expect_as_exact_as_torch(const std::function<at::Tensor(const at::Tensor&)>& moved) {
-  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf})
-    for (const FusedCase& fused : fused_cases()) {
-      const auto rounded = [&](const at::Tensor& tensor) { return moved(tensor.to(dtype).cuda()); };
-      const auto rounded_up = [&](const at::Tensor& tensor) { return tensor.to(dtype).to(at::kDouble); };
-      const Tensors ours = run_fused(fused.fused, fused.inputs, rounded);
-      const Tensors torchs = run_fused(fused.plain, fused.inputs, rounded);
-      const Tensors exact = run_fused(fused.plain, fused.inputs, rounded_up);
-      for (std::size_t i = 0; i < ours.size(); ++i)
-        EXPECT_LE(relative_error(ours[i], exact[i]), 2 * relative_error(torchs[i], exact[i]) + 1e-6)
-            << fused.name << " " << dtype << ", result " << i;
-    }
-}
-
 TEST_F(FusedCuda, AreAsExactAsTorch) {
-  expect_as_exact_as_torch([](const at::Tensor& tensor) { return tensor; });
+  expect_as_exact_as_torch([](const at::Tensor& tensor) { return tensor.cuda(); });
 }
 
 TEST_F(FusedCuda, AreSoWhenNothingIsAligned) {
   expect_as_exact_as_torch([](const at::Tensor& tensor) {
-    at::Tensor room = at::empty({tensor.numel() + 1}, tensor.options());
+    at::Tensor room = at::empty({tensor.numel() + 1}, tensor.options().device(at::kCUDA));
     return room.narrow(0, 1, tensor.numel()).view(tensor.sizes()).copy_(tensor);
   });
 }
