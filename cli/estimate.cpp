@@ -32,6 +32,7 @@ struct Flags {
   std::optional<train::Precision> precision;
   std::optional<train::Master> master;
   train::OptimizerKind optimizer = train::OptimizerKind::AdamW;
+  bool allow_quadratic = false;
   bool json = false;
 };
 
@@ -40,6 +41,7 @@ void check_flags(const Flags& flags) {
         flags.params ? ", not both" : ", such as --params 7e9 or --model llama2-7b");
   check(!flags.model.empty() || !flags.batch_size, "--batch-size needs --model: it decides the activations");
   check(!flags.model.empty() || !flags.seq_len, "--seq-len needs --model: it decides the activations");
+  check(!flags.model.empty() || !flags.allow_quadratic, "--allow-quadratic needs --model");
   check(!flags.ranks || flags.zero_stage,
         "--ranks needs --zero-stage: 1 shards the optimizer, 2 gradients too, 3 all");
   check(flags.zero_stage.value_or(0) == 0 || flags.ranks, "--zero-stage ", flags.zero_stage.value_or(0),
@@ -57,8 +59,8 @@ Activations activations_of_one_rank(const Flags& flags, const models::LlamaConfi
   config.batch_size = config.micro_batch = batch / ranks;
   config.seq_len = flags.seq_len.value_or(default_seq_len(model));
   config.device = device;
-  // The bytes of fp16 are those of bf16.
-  config.precision = precision == train::Precision::Fp16 ? train::Precision::Bf16 : precision;
+  config.precision = precision;
+  config.allow_quadratic = flags.allow_quadratic;
   config.optimizer.kind = flags.optimizer;
   train::validate(config);
   const capture::Captured step = train::predict(config, 1);
@@ -105,6 +107,9 @@ void add_estimate(CLI::App& snug) {
   add_count(verb, "--batch-size", flags->batch_size, "Sequences per step over all ranks; default 8 per rank",
             1, kMostSequences);
   add_count(verb, "--seq-len", flags->seq_len, "Tokens per sequence; default 256", 1, kMostSequences);
+  verb.add_flag("--allow-quadratic", flags->allow_quadratic,
+                "Head sizes without an attention kernel: count memory that grows with tokens squared")
+      ->disable_flag_override();
   add_device(verb, flags->device);
   add_json(verb, flags->json);
   verb.footer(kExamples);

@@ -56,6 +56,9 @@ std::string summary(const TrainConfig& config, const TrainResult& result, const 
     text += fmt::format("\nLoss {:.4f} -> {:.4f}, {} per step, {:.0f} tokens/s\n", *result.first_loss,
                         *result.last_loss, train::format_seconds(result.measured.step_seconds),
                         result.tokens_per_second);
+    if (result.loss_scale)
+      text += fmt::format("Skipped {} of {} steps, whose gradients overflowed; loss scale {}\n",
+                          result.skipped, result.steps, *result.loss_scale);
     text += "\nAt the peak\n" + report::compare(result.predicted.peak, result.measured.peak);
     text += "\n" + memory_lines(result.measured);
     text += recompute_text(config, result);
@@ -77,7 +80,7 @@ std::string summary(const TrainConfig& config, const TrainResult& result, const 
 }
 
 Json document(const TrainConfig& config, const TrainResult& result, const fs::path& out_dir) {
-  return {
+  Json json = {
       {"steps", result.steps},
       {"interrupted", result.interrupted},
       {"first_loss", or_null(result.first_loss)},
@@ -90,6 +93,11 @@ Json document(const TrainConfig& config, const TrainResult& result, const fs::pa
       {"recompute", recompute_json(config, result)},
       {"within_budget", within_budget(config, result)},
       {"run_directory", out_dir.string()}};
+  if (result.loss_scale) {
+    json["skipped_steps"] = result.skipped;
+    json["loss_scale"] = *result.loss_scale;
+  }
+  return json;
 }
 
 }  // namespace snug::cli

@@ -22,6 +22,8 @@ void add_loop_flags(CLI::App& verb, TrainingFlags& flags) {
   add_count(verb, "--steps", flags.steps, "Optimizer steps; default " + std::to_string(flags.steps));
   verb.add_flag("--allow-nan", flags.allow_nan, "Go on when the loss or the gradients are not finite")
       ->disable_flag_override();
+  add_number(verb, "--loss-scale", flags.loss_scale,
+             "fp16: of the first step; halved when gradients overflow; default 65536");
 }
 
 bool parse_decay(const std::string& text) {
@@ -69,6 +71,7 @@ train::OptimizerConfig optimizer_config(const TrainingFlags& flags) {
           .weight_decay = flags.weight_decay.value_or(is_adamw ? standard.weight_decay : 0.0),
           .decay_matrices_only = flags.decay_matrices_only.value_or(false),
           .momentum = flags.momentum.value_or(0.0),
+          .master = flags.master,
           .clip = flags.clip.value_or(standard.clip),
           .warmup = flags.warmup,
           .schedule = flags.schedule};
@@ -125,10 +128,15 @@ void add_step_flags(CLI::App& verb, TrainingFlags& flags) {
             kMostSequences);
   add_count(verb, "--seq-len", flags.seq_len,
             "Tokens per sequence; default 256, or the model's positions if fewer", 1, kMostSequences);
-  add_choice(verb, "--precision", "fp32|bf16", flags.precision, train::parse_precision,
+  add_choice(verb, "--precision", "fp32|bf16|fp16", flags.precision, train::parse_precision,
              "Default bf16 on a GPU, fp32 on the CPU");
   add_choice(verb, "--optimizer", "adamw|sgd", flags.optimizer, train::parse_optimizer, "Default adamw");
   add_number(verb, "--momentum", flags.momentum, "sgd; default 0", 1);
+  add_choice(verb, "--master", "split|fp32", flags.master, train::parse_master,
+             "fp32 value of 16-bit weights: 2 or 4 bytes more; default split for bf16, fp32 for fp16");
+  verb.add_flag("--allow-quadratic", flags.allow_quadratic,
+                "Head sizes without an attention kernel: let memory grow with tokens squared")
+      ->disable_flag_override();
   add_device(verb, flags.device);
 }
 
@@ -170,6 +178,10 @@ train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_
   config.seq_len = flags.seq_len.value_or(default_seq_len(config.model));
   config.data = flags.data;
   config.allow_nan = flags.allow_nan;
+  config.allow_quadratic = flags.allow_quadratic;
+  check(!flags.loss_scale || config.precision == Precision::Fp16, "--loss-scale has no use with --precision ",
+        name(config.precision), "; leave it out");
+  config.loss_scale = flags.loss_scale.value_or(config.loss_scale);
   check_schedule(config);
   train::validate(config);
   refuse_text_for_published(flags, config.model);

@@ -21,13 +21,15 @@ struct TrainingFlags {
   std::optional<train::Precision> precision;
   std::optional<train::Recompute> recompute;
   train::OptimizerKind optimizer = train::OptimizerKind::AdamW;
-  std::optional<double> lr, beta1, beta2, eps, weight_decay, momentum, clip;
+  std::optional<optim::Master> master;
+  std::optional<double> lr, beta1, beta2, eps, weight_decay, momentum, clip, loss_scale;
   std::optional<bool> decay_matrices_only;
   std::int64_t warmup = 0;
   optim::Schedule::Kind schedule = optim::Schedule::Kind::Constant;
   std::uint64_t seed = 0;
   std::optional<std::uint64_t> shuffle;
   bool allow_nan = false;
+  bool allow_quadratic = false;
 };
 
 // Three sets of options: what a step is; its data, seed and --recompute; all of a run.

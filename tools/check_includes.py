@@ -16,13 +16,14 @@ ALLOWED = {
     "memory": "base trace report hooks",
     "tape": "base trace hooks",
     "ops": "base",
+    "precision": "base",
     "io": "base",
     "capture": "base trace hooks memory tape",
     "nn": "base hooks ops",
     "models": "base ops nn io",
     "optim": "base hooks ops",
-    "session": "base trace plan report hooks memory tape capture ops optim",
-    "train": "base trace plan report hooks memory tape capture ops nn models io optim session",
+    "session": "base trace plan report hooks memory tape capture ops precision optim",
+    "train": "base trace plan report hooks memory tape capture ops precision nn models io optim session",
 }
 TORCH_FREE = {"base", "trace", "plan", "report"}
 TORCH = re.compile(r'#include [<"](torch|ATen|c10|caffe2|cuda)')

@@ -16,11 +16,10 @@ std::vector<at::Tensor> tensors(Entries stack) {
   return found;
 }
 
-// The last two of the arguments are the factors: addmm and baddbmm have a summand before them.
-double product_flops(const std::vector<at::Tensor>& arguments) {
-  if (arguments.size() < 2) return 0;
-  const at::Tensor& left = arguments[arguments.size() - 2];
-  const at::Tensor& right = arguments.back();
+double product_flops(const std::vector<at::Tensor>& arguments, bool has_summand) {
+  const std::size_t first = has_summand ? 1 : 0;
+  if (arguments.size() < first + 2) return 0;
+  const at::Tensor &left = arguments[first], &right = arguments[first + 1];
   if (left.dim() < 1 || right.dim() < 2) return 0;
   return 2.0 * static_cast<double>(left.numel()) * static_cast<double>(right.size(-1));
 }
@@ -83,8 +82,10 @@ OperatorWork::OperatorWork(const c10::OperatorHandle& op, const torch::jit::Stac
     work_.low_precision |= is_half(tensor);
   });
   const std::string_view name = work_.name;
-  if (is_any(name, {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"})) {
-    work_.flops = product_flops(tensors(arguments));
+  if (is_any(name, {"aten::mm", "aten::bmm"})) {
+    work_.flops = product_flops(tensors(arguments), /*has_summand=*/false);
+  } else if (is_any(name, {"aten::addmm", "aten::addmm_", "aten::baddbmm"})) {
+    work_.flops = product_flops(tensors(arguments), /*has_summand=*/true);
   } else if (is_any(name, {"aten::convolution", "aten::convolution_overrideable"})) {
     flops_per_result_ = convolution_flops_per_result(tensors(arguments));
   } else if (name == "aten::convolution_backward") {

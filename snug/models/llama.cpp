@@ -16,13 +16,16 @@ constexpr std::int64_t kIgnoredTarget = -100;
 
 }  // namespace
 
-LlamaImpl::LlamaImpl(const LlamaConfig& config, const at::TensorOptions& options) : config_(config) {
+LlamaImpl::LlamaImpl(const LlamaConfig& config, const at::TensorOptions& options,
+                     ops::AttentionBackend attention)
+    : config_(config) {
   auto model = register_module("model", std::make_shared<torch::nn::Module>("model"));
   embed_tokens_ =
       model->register_module("embed_tokens", nn::Embedding(config.vocab_size, config.hidden_size, options));
 
   auto layers = model->register_module("layers", std::make_shared<torch::nn::Module>("layers"));
-  nn::AttentionShape shape{config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim};
+  nn::AttentionShape shape{config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim,
+                           attention};
   for (std::int64_t i = 0; i < config.num_layers; ++i) {
     nn::Block block(shape, config.intermediate_size, config.norm_eps, options);
     layers_.push_back(layers->register_module(std::to_string(i), std::move(block)));

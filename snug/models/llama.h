@@ -20,7 +20,8 @@ class SNUG_API LlamaImpl : public torch::nn::Module {
  public:
   // Device and dtype of all parameters come from options; kMeta builds a model that takes no memory. Matrices
   // start as normal(0, config.initializer_range) from the default generator, norms as ones.
-  explicit LlamaImpl(const LlamaConfig& config, const at::TensorOptions& options = {});
+  explicit LlamaImpl(const LlamaConfig& config, const at::TensorOptions& options = {},
+                     ops::AttentionBackend attention = ops::AttentionBackend::Default);
 
   at::Tensor logits(const at::Tensor& tokens);  // [batch, tokens] int64 -> [batch, tokens, vocab_size]
 

@@ -6,12 +6,14 @@
 
 #include "snug/base/export.h"
 #include "snug/nn/projection.h"
+#include "snug/ops/attention.h"
 #include "snug/ops/rope.h"
 
 namespace snug::nn {
 
 struct AttentionShape {
   std::int64_t hidden, heads, kv_heads, head_dim;
+  ops::AttentionBackend backend = ops::AttentionBackend::Default;
 };
 
 class SNUG_API AttentionImpl : public torch::nn::Module {
@@ -23,6 +25,7 @@ class SNUG_API AttentionImpl : public torch::nn::Module {
 
  private:
   std::int64_t head_dim_;
+  ops::AttentionBackend backend_;
 };
 TORCH_MODULE(Attention);
 

@@ -1,7 +1,8 @@
 #include "snug/nn/projection.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/linear.h>
+
+#include "snug/ops/project.h"
 
 namespace snug::nn {
 
@@ -9,7 +10,7 @@ ProjectionImpl::ProjectionImpl(std::int64_t in, std::int64_t out, const at::Tens
     : weight(register_parameter("weight", at::empty({out, in}, options))) {}
 
 at::Tensor ProjectionImpl::forward(const at::Tensor& x) {
-  return at::linear(x, weight);
+  return ops::linear(x, weight);
 }
 
 }  // namespace snug::nn

@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include <cmath>
+#include <limits>
 
 #include "snug/base/error.h"
 #include "snug/ops/operator.h"
@@ -111,9 +112,26 @@ TORCH_LIBRARY_IMPL(snug, Autograd, library) {
 
 }  // namespace
 
+std::string missing_attention_kernel(c10::DeviceType device, at::ScalarType dtype, std::int64_t head_dim) {
+  if (!at::isFloatingType(dtype)) return concat("attention takes floating point, got ", dtype);
+  if (device != c10::kCUDA) return "";
+  if (dtype != at::kBFloat16 && dtype != at::kHalf && dtype != at::kFloat)
+    return concat("attention on CUDA takes bfloat16, float16 and float32, got ", dtype);
+  const std::int64_t most = dtype == at::kFloat ? std::numeric_limits<std::int64_t>::max() : 256;
+  if (head_dim % 8 != 0 || head_dim > most)
+    return concat("attention on CUDA in ", dtype, " has no kernel for heads of ", head_dim,
+                  ": a multiple of 8 is expected", dtype == at::kFloat ? "" : ", at most 256");
+  return "";
+}
+
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      AttentionOptions options) {
   check_inputs(query, key, value, options.causal);
+  if (options.backend < AttentionBackend::Blockwise) {
+    const std::string missing =
+        missing_attention_kernel(query.device().type(), query.scalar_type(), query.size(3));
+    check(missing.empty(), missing, "; ask for AttentionBackend::Blockwise or Quadratic, or pad");
+  }
   double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(3))));
   return std::get<0>(attention_with_lse(query, key, value, options.causal, scale, options.backend));
 }

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <tuple>
 
 #include "snug/base/export.h"
@@ -19,8 +20,9 @@ namespace snug::ops {
 // Whose kernels: they round differently. Default is the fastest that can do what is asked: on CUDA in 16 bits
 // cuDNN's on Hopper and later, where they are about twice as fast as FlashAttention's, unless torch's
 // deterministic mode is on; FlashAttention's else; ATen's memory-efficient ones in fp32. The CPU has one
-// kind.
-enum class AttentionBackend : std::int64_t { Default, Flash, CuDnn, Efficient };
+// kind. The last two are plain operators that run everywhere, for head sizes and types without a kernel:
+// slowly, or with memory that grows with tokens squared. They are never chosen, only asked for.
+enum class AttentionBackend : std::int64_t { Default, Flash, CuDnn, Efficient, Blockwise, Quadratic };
 
 struct AttentionOptions {
   bool causal = true;
@@ -34,6 +36,10 @@ struct AttentionOptions {
 // last two dimensions copies nothing.
 SNUG_API at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                               AttentionOptions options = {});
+
+// Why there is no kernel for it on this kind of device, in a sentence; empty if there is one.
+SNUG_API std::string missing_attention_kernel(c10::DeviceType device, at::ScalarType dtype,
+                                              std::int64_t head_dim);
 
 // The operators themselves. lse, the logarithm of each softmax's sum, belongs to the kernel that made it: its
 // layout differs between devices, and only attention_backward on the same device reads it.

@@ -16,7 +16,7 @@
 #include <tuple>
 
 #include "snug/base/error.h"
-#include "snug/ops/attention.h"
+#include "snug/ops/attention_blockwise.h"
 
 namespace snug::ops {
 namespace {
@@ -32,8 +32,8 @@ bool suits_cudnn(const at::Tensor& query, const at::Tensor& key) {
 
 AttentionBackend backend_for(const at::Tensor& query, const at::Tensor& key, std::int64_t asked) {
   const auto dtype = query.scalar_type();
-  check(dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kFloat,
-        "attention on CUDA takes bfloat16, float16 and float32, got ", dtype);
+  const std::string missing = missing_attention_kernel(at::kCUDA, dtype, query.size(3));
+  check(missing.empty(), missing);
   const auto backend = static_cast<AttentionBackend>(asked);
   const bool is_half = dtype != at::kFloat;
   if (backend == AttentionBackend::Default)
@@ -73,8 +73,8 @@ at::Tensor sum_heads(const at::Tensor& grad, std::int64_t kv_heads) {
 std::tuple<at::Tensor, at::Tensor> attention_cuda(const at::Tensor& query, const at::Tensor& key,
                                                   const at::Tensor& value, bool causal, double scale,
                                                   std::int64_t asked) {
-  check(query.size(3) % 8 == 0, "attention on CUDA needs a head_dim that is a multiple of 8, got ",
-        query.size(3), "; pad query, key and value with zeros and keep the scale of the real head_dim");
+  if (const auto block = keys_at_a_time(asked, key))
+    return attention_blockwise(query, key, value, causal, scale, *block);
   const AttentionBackend backend = backend_for(query, key, asked);
   if (backend == AttentionBackend::CuDnn) {
     // Its result lies in memory as the query does.
@@ -101,6 +101,8 @@ std::tuple<at::Tensor, at::Tensor> attention_cuda(const at::Tensor& query, const
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cuda(
     const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
     const at::Tensor& out, const at::Tensor& lse, bool causal, double scale, std::int64_t asked) {
+  if (const auto block = keys_at_a_time(asked, key))
+    return attention_blockwise_backward(grad_out, query, key, value, out, lse, causal, scale, *block);
   const AttentionBackend backend = backend_for(query, key, asked);
   if (backend == AttentionBackend::CuDnn) {
     UnusedRandomState random(query, at::kLong, /*pair=*/false);

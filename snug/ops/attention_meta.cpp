@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "snug/ops/attention_blockwise.h"
+
 namespace snug::ops {
 namespace {
 
@@ -32,7 +34,11 @@ at::Tensor empty_by_token(const at::Tensor& like) {
 }
 
 std::tuple<at::Tensor, at::Tensor> attention_meta(const at::Tensor& query, const at::Tensor& key,
-                                                  const at::Tensor&, bool, double, std::int64_t) {
+                                                  const at::Tensor& value, bool causal, double scale,
+                                                  std::int64_t asked) {
+  if (const auto block = keys_at_a_time(asked, key))
+    return attention_blockwise(query, key, value, causal, scale, *block);
+
   auto accumulate = query.options().dtype(at::toOpMathType(query.scalar_type()));
   auto [queries, keys] = block_of(query.size(2), key.size(2));
 
@@ -46,7 +52,10 @@ std::tuple<at::Tensor, at::Tensor> attention_meta(const at::Tensor& query, const
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_meta(
     const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const at::Tensor&, const at::Tensor&, bool, double, std::int64_t) {
+    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale, std::int64_t asked) {
+  if (const auto block = keys_at_a_time(asked, key))
+    return attention_blockwise_backward(grad_out, query, key, value, out, lse, causal, scale, *block);
+
   auto accumulate = query.options().dtype(at::toOpMathType(query.scalar_type()));
   auto [queries, keys] = block_of(query.size(2), key.size(2));
 

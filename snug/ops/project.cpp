@@ -1,6 +1,7 @@
 // The same code on every device: all the work is in matrix products.
 #include "snug/ops/project.h"
 
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "snug/base/error.h"
+#include "snug/ops/gradient_buffer.h"
 #include "snug/ops/operator.h"
 
 namespace snug::ops {
@@ -24,6 +26,27 @@ at::Tensor as_rows(const at::Tensor& tensor) {
 std::vector<at::Tensor> call_project(const at::Tensor& x, at::TensorList weights) {
   static const auto op = find_operator<decltype(call_project)>("snug::project");
   return op.call(x, weights);
+}
+
+// Of halves into fp32: only cuBLAS does so at once.
+at::Tensor fp32_product(const at::Tensor& left, const at::Tensor& right) {
+  return left.is_cuda() ? at::mm(left, right, at::kFloat) : at::mm(left, right).to(at::kFloat);
+}
+
+void add_product(at::Tensor& sum, const at::Tensor& left, const at::Tensor& right) {
+  if (sum.scalar_type() == left.scalar_type())
+    sum.addmm_(left, right);
+  else if (left.is_cuda())
+    at::addmm_out(sum, sum, left, right, sum.scalar_type());
+  else
+    sum.add_(at::mm(left, right));
+}
+
+// Undefined if it went where it belongs.
+at::Tensor weight_gradient(GradientTarget target, const at::Tensor& left, const at::Tensor& right) {
+  if (target.sum.defined()) return add_product(target.sum, left, right), at::Tensor();
+  const bool widens = target.dtype == at::kFloat && left.scalar_type() != at::kFloat;
+  return widens ? fp32_product(left, right) : at::mm(left, right);
 }
 
 class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
@@ -45,7 +68,8 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
       if (!grads[i].defined()) continue;
       used.push_back(as_rows(grads[i]));
       weights.push_back(saved[i + 1]);
-      if (context->needs_input_grad(i + 1)) results[i + 1] = at::mm(used.back().t(), rows);
+      if (context->needs_input_grad(i + 1))
+        results[i + 1] = weight_gradient(gradient_target(i + 1), used.back().t(), rows);
     }
     if (context->needs_input_grad(0) && !used.empty())
       results[0] = project_backward(used, weights).view(saved[0].sizes());
@@ -102,6 +126,10 @@ std::vector<at::Tensor> project(const at::Tensor& x, at::TensorList weights) {
           weight.device());
   }
   return call_project(x, weights);
+}
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight) {
+  return project(x, {weight})[0];
 }
 
 at::Tensor project_backward(at::TensorList grads, at::TensorList weights) {

@@ -1,5 +1,7 @@
 // One input through several matrices: queries, keys and values, or gate and up. In the backward their
-// contributions to the input's gradient are added inside the products, into one buffer.
+// contributions to the input's gradient are added inside the products, into one buffer, and so are a weight's
+// gradients of several micro-batches, into its grad() (see gradient_buffer.h). That is of the weight's type,
+// or fp32 after weight.set_grad_dtype(at::kFloat).
 //
 //   std::vector<at::Tensor> qkv = project(x, {q_weight, k_weight, v_weight});
 #pragma once
@@ -14,6 +16,8 @@ namespace snug::ops {
 
 // x [..., in], each weight [out_i, in]: [..., out_i] each, without bias.
 SNUG_API std::vector<at::Tensor> project(const at::Tensor& x, at::TensorList weights);
+
+SNUG_API at::Tensor linear(const at::Tensor& x, const at::Tensor& weight);
 
 // The operator of the backward: the sum of grads[i] times weights[i], [rows, in]. Grads are [rows, out_i].
 SNUG_API at::Tensor project_backward(at::TensorList grads, at::TensorList weights);

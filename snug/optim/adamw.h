@@ -1,5 +1,4 @@
-// AdamW as torch defines it: decoupled decay, bias correction, eps outside the root. State is fp32
-// throughout.
+// AdamW as torch defines it: decoupled decay, bias correction, eps outside the root. Moments are fp32.
 #pragma once
 
 #include <vector>
@@ -17,6 +16,7 @@ struct AdamWOptions {
   double weight_decay = 1e-2;
   bool decay_matrices_only =
       false;  // true: parameters of fewer than two dimensions (norms, biases) do not decay
+  Master master = Master::Split;
 };
 
 class SNUG_API AdamW final : public Optimizer {
@@ -24,11 +24,11 @@ class SNUG_API AdamW final : public Optimizer {
   explicit AdamW(std::vector<at::Tensor> parameters, const AdamWOptions& options = {});
 
   const AdamWOptions& options() const { return options_; }
-  std::vector<StateTensor> state() const override;  // "exp_avg", "exp_avg_sq", "step", and "master" for bf16
+  std::vector<StateTensor> state() const override;  // and "exp_avg", "exp_avg_sq", "step"
 
  private:
-  void update(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients,
-              double lr) override;
+  void update(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients, double lr,
+              const ops::UpdateControl& control) override;
   bool decays(std::size_t i) const;
 
   AdamWOptions options_;

@@ -21,19 +21,28 @@ at::Tensor factor_for(const at::Tensor& gradient, const at::Tensor& factor) {
 
 }  // namespace
 
-at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& gradients, double max_norm) {
-  check(max_norm >= 0, "the norm to clip to must be at least 0 (0 = only measure), got ", max_norm);
+at::Tensor grad_norm(const std::vector<at::Tensor>& gradients) {
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> defined;
   for (const at::Tensor& gradient : gradients) {
     if (gradient.defined()) defined.push_back(gradient);
   }
   if (defined.empty()) return at::zeros({}, at::kFloat);
+  return at::linalg_vector_norm(at::stack(at::_foreach_norm(defined, 2, at::kFloat)), 2);
+}
 
-  const at::Tensor norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(defined, 2, at::kFloat)), 2);
+at::Tensor clip_factor(const at::Tensor& norm, double max_norm) {
+  return (max_norm / (norm + 1e-6)).clamp_max_(1.0);
+}
+
+at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& gradients, double max_norm) {
+  check(max_norm >= 0, "the norm to clip to must be at least 0 (0 = only measure), got ", max_norm);
+  at::NoGradGuard no_grad;
+  const at::Tensor norm = grad_norm(gradients);
   if (max_norm == 0) return norm;
-  const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max_(1.0);
-  for (at::Tensor& gradient : defined) gradient.mul_(factor_for(gradient, factor));
+  const at::Tensor factor = clip_factor(norm, max_norm);
+  for (at::Tensor gradient : gradients)
+    if (gradient.defined()) gradient.mul_(factor_for(gradient, factor));
   return norm;
 }
 

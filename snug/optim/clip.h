@@ -1,4 +1,8 @@
 // Clipping gradients by their global norm, without waiting for the device.
+//
+//   const at::Tensor norm = grad_norm(optimizer.gradients());
+//   optimizer.step(lr, {.factor = clip_factor(norm, 1.0)});  // clips on the way: gradients are read once
+//   more
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,11 +13,16 @@
 
 namespace snug::optim {
 
-// Scales all gradients in place by min(1, max_norm / (norm + 1e-6)), as torch does; max_norm 0 only measures.
-// Returns the 2-norm before scaling as a 0-dim fp32 tensor on the gradients' device, and never reads it:
-// nothing waits for the device, and Meta tensors work. Norm and factor are fp32 for bf16 gradients too (the
-// CPU then holds one of them at a time as fp32). Undefined gradients are skipped; the others must be on one
-// device.
+// The 2-norm over all gradients as a 0-dim fp32 tensor on their device, and never reads it: nothing waits for
+// the device, and Meta tensors work. fp32 for 16-bit gradients too (the CPU then holds one of them at a time
+// as fp32). Undefined gradients are skipped; the others must be on one device.
+SNUG_API at::Tensor grad_norm(const std::vector<at::Tensor>& gradients);
+
+// min(1, max_norm / (norm + 1e-6)), as torch has it.
+SNUG_API at::Tensor clip_factor(const at::Tensor& norm, double max_norm);
+
+// The same for gradients that others read: scales them all in place; max_norm 0 only measures. Returns the
+// norm before scaling. The factor is fp32 for 16-bit gradients too.
 SNUG_API at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& gradients, double max_norm);
 
 }  // namespace snug::optim

@@ -1,7 +1,7 @@
 #include "snug/optim/optimizer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <cmath>
 #include <unordered_map>
@@ -20,8 +20,9 @@ void check_parameters(const std::vector<at::Tensor>& parameters) {
     check(parameter.defined(), "parameter ", i, " is undefined");
     const auto [first, is_new] = seen.emplace(parameter.unsafeGetTensorImpl(), i);
     check(is_new, "parameter ", i, " is parameter ", first->second, " again; give tied parameters once");
-    check(parameter.scalar_type() == at::kFloat || parameter.scalar_type() == at::kBFloat16, "parameter ", i,
-          " is ", parameter.scalar_type(), "; expected Float or BFloat16");
+    const at::ScalarType type = parameter.scalar_type();
+    check(type == at::kFloat || type == at::kBFloat16 || type == at::kHalf, "parameter ", i, " is ", type,
+          "; expected Float, BFloat16 or Half");
     check(parameter.is_contiguous(), "parameter ", i, " of shape ", parameter.sizes(),
           " is not contiguous; make it so before it goes to the optimizer");
     check(parameter.device() == parameters[0].device(), "parameter ", i, " is on ", parameter.device(),
@@ -29,46 +30,46 @@ void check_parameters(const std::vector<at::Tensor>& parameters) {
   }
 }
 
-// fp32 and strided like the weight: the fused CPU kernel reads gradients as if they were contiguous, without
-// a check, and the CUDA one refuses strides that differ.
-at::Tensor copied_like(const at::Tensor& weight, const at::Tensor& gradient) {
-  return at::empty_like(weight).copy_(gradient);
+at::Tensor make_master(const at::Tensor& parameter, Master master) {
+  if (parameter.scalar_type() == at::kFloat) return parameter;
+  if (parameter.scalar_type() == at::kBFloat16 && master == Master::Split)
+    return at::zeros_like(parameter, at::TensorOptions(at::kShort).requires_grad(false));
+  return parameter.to(at::kFloat);
+}
+
+bool is_usable(const at::Tensor& gradient, const at::Tensor& parameter) {
+  return gradient.is_contiguous() &&
+         (gradient.scalar_type() == at::kFloat || gradient.scalar_type() == parameter.scalar_type());
 }
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr)
+Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master master)
     : parameters_(std::move(parameters)), lr_(lr) {
   check_parameters(parameters_);
   check_not_negative(lr, "lr");
   at::NoGradGuard no_grad;
-  for (const at::Tensor& parameter : parameters_) {
-    weights_.push_back(parameter.scalar_type() == at::kFloat ? parameter : parameter.to(at::kFloat));
-  }
+  for (const at::Tensor& parameter : parameters_) masters_.push_back(make_master(parameter, master));
 }
 
-void Optimizer::step(double lr) {
+void Optimizer::step(double lr, const ops::UpdateControl& control) {
   check_not_negative(lr, "lr");
   at::NoGradGuard no_grad;
-  // Gradients that can be used as they are go to one call at the end; the others are copied, one alive at a
-  // time.
   std::vector<std::size_t> which;
-  std::vector<at::Tensor> ready;
+  std::vector<at::Tensor> usable;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& gradient = parameters_[i].grad();
     if (!gradient.defined()) continue;
     check(gradient.layout() == at::kStrided, "the gradient of parameter ", i, " is ", gradient.layout(),
           "; expected a dense one");
-    const bool usable = gradient.scalar_type() == at::kFloat && gradient.strides() == weights_[i].strides();
-    if (usable && !has_master(i)) {
+    if (is_usable(gradient, parameters_[i])) {
       which.push_back(i);
-      ready.push_back(gradient);
-      continue;
+      usable.push_back(gradient);
+    } else {
+      update({i}, {gradient.to(at::kFloat).contiguous()}, lr, control);
     }
-    update({i}, {copied_like(weights_[i], gradient)}, lr);
-    if (has_master(i)) parameters_[i].copy_(weights_[i]);
   }
-  if (!which.empty()) update(which, ready, lr);
+  if (!which.empty()) update(which, usable, lr, control);
 }
 
 void Optimizer::zero_grad() {
@@ -83,10 +84,19 @@ std::vector<at::Tensor> Optimizer::gradients() const {
   return gradients;
 }
 
+at::Tensor Optimizer::exact(std::size_t i) const {
+  check(i < parameters_.size(), "no parameter ", i, " among ", parameters_.size());
+  at::NoGradGuard no_grad;
+  if (masters_[i].scalar_type() == at::kFloat) return masters_[i].clone();
+  const at::Tensor high = parameters_[i].view(at::kShort).to(at::kInt).bitwise_left_shift_(16);
+  return high.add_(masters_[i]).view(at::kFloat);
+}
+
 std::vector<StateTensor> Optimizer::state() const {
   std::vector<StateTensor> state;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (has_master(i)) state.push_back({i, "master", weights_[i]});
+    if (masters_[i].is_same(parameters_[i])) continue;
+    state.push_back({i, masters_[i].scalar_type() == at::kShort ? "remainder" : "master", masters_[i]});
   }
   return state;
 }
@@ -97,8 +107,21 @@ std::uint64_t Optimizer::state_bytes() const {
   return bytes;
 }
 
-bool Optimizer::has_master(std::size_t i) const {
-  return !weights_[i].is_same(parameters_[i]);
+ops::UpdateTensors Optimizer::tensors(const std::vector<std::size_t>& which,
+                                      const std::vector<at::Tensor>& gradients) const {
+  ops::UpdateTensors tensors{.gradients = gradients};
+  for (const std::size_t i : which) {
+    tensors.weights.push_back(parameters_[i]);
+    tensors.masters.push_back(masters_[i]);
+  }
+  return tensors;
+}
+
+std::vector<at::Tensor> Optimizer::fp32_zeros() const {
+  std::vector<at::Tensor> zeros;
+  for (const at::Tensor& parameter : parameters_)
+    zeros.push_back(at::zeros_like(parameter, at::TensorOptions(at::kFloat).requires_grad(false)));
+  return zeros;
 }
 
 void check_not_negative(double value, const char* name) {

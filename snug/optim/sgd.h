@@ -12,6 +12,7 @@ struct SgdOptions {
   double lr = 1e-3;  // of step() without argument
   double momentum = 0;
   double weight_decay = 0;
+  Master master = Master::Split;
 };
 
 class SNUG_API Sgd final : public Optimizer {
@@ -19,12 +20,11 @@ class SNUG_API Sgd final : public Optimizer {
   explicit Sgd(std::vector<at::Tensor> parameters, const SgdOptions& options = {});
 
   const SgdOptions& options() const { return options_; }
-  std::vector<StateTensor> state()
-      const override;  // "momentum_buffer" if there is momentum, and "master" for bf16
+  std::vector<StateTensor> state() const override;  // and "momentum_buffer" if there is momentum
 
  private:
-  void update(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients,
-              double lr) override;
+  void update(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients, double lr,
+              const ops::UpdateControl& control) override;
 
   SgdOptions options_;
   std::vector<at::Tensor> momenta_;  // empty without momentum

@@ -6,6 +6,13 @@
 #include "snug/base/error.h"
 
 namespace snug::train {
+namespace {
+
+std::string missing_attention(const TrainConfig& config) {
+  return ops::missing_attention_kernel(config.device.type(), dtype(config.precision), config.model.head_dim);
+}
+
+}  // namespace
 
 Precision parse_precision(std::string_view text) {
   for (Precision precision : {Precision::Fp32, Precision::Bf16, Precision::Fp16})
@@ -59,6 +66,34 @@ std::string_view name(OptimizerKind kind) {
   return kind == OptimizerKind::AdamW ? "adamw" : "sgd";
 }
 
+optim::Master parse_master(std::string_view text) {
+  for (optim::Master master : {optim::Master::Split, optim::Master::Fp32})
+    if (text == name(master)) return master;
+  fail("--master must be split or fp32, got \"", text, "\"");
+}
+
+std::string_view name(optim::Master master) {
+  return master == optim::Master::Split ? "split" : "fp32";
+}
+
+void check_master(Precision precision, std::optional<optim::Master> master) {
+  check(!master || precision != Precision::Fp32,
+        "--master has no use with --precision fp32: its weights are the master");
+  check(master != optim::Master::Split || precision != Precision::Fp16,
+        "--master split needs --precision bf16; with fp16 the master is fp32");
+}
+
+std::optional<optim::Master> master(const TrainConfig& config) {
+  if (config.precision == Precision::Fp32) return std::nullopt;
+  if (config.precision == Precision::Fp16) return optim::Master::Fp32;
+  return config.optimizer.master.value_or(optim::Master::Split);
+}
+
+ops::AttentionBackend attention_backend(const TrainConfig& config) {
+  using Backend = ops::AttentionBackend;
+  return config.allow_quadratic && !missing_attention(config).empty() ? Backend::Quadratic : Backend::Default;
+}
+
 void validate(const TrainConfig& config) {
   check(config.steps >= 1, "--steps must be at least 1, got ", config.steps);
   check(config.batch_size >= 1, "--batch-size must be at least 1, got ", config.batch_size);
@@ -68,8 +103,12 @@ void validate(const TrainConfig& config) {
   check(config.seq_len >= 1, "--seq-len must be at least 1, got ", config.seq_len);
   check(config.seq_len <= config.model.max_positions, "--seq-len ", config.seq_len, " is longer than the ",
         config.model.max_positions, " positions of ", config.model_name);
-  check(config.precision != Precision::Fp16,
-        "--precision fp16 needs loss scaling, which snug does not have yet: use bf16 or fp32");
+  check_master(config.precision, config.optimizer.master);
+  const std::string missing = missing_attention(config);
+  check(missing.empty() || config.allow_quadratic, missing,
+        "; --allow-quadratic runs it in plain operators, whose memory grows with the square of --seq-len");
+  check(config.loss_scale >= 1 && config.loss_scale <= std::numeric_limits<float>::max(),
+        "--loss-scale must be at least 1 and fit fp32, got ", config.loss_scale);
   check(config.optimizer.warmup >= 0 && config.optimizer.warmup <= config.steps,
         "--warmup must be between 0 and --steps ", config.steps, ", got ", config.optimizer.warmup);
   const OptimizerConfig& optimizer = config.optimizer;
@@ -95,6 +134,7 @@ Json to_json(const TrainConfig& config) {
                {"precision", name(config.precision)},
                {"recompute", config.plan ? "planned" : name(config.recompute)},
                {"optimizer", name(config.optimizer.kind)},
+               {"master", master(config) ? Json(name(*master(config))) : Json(nullptr)},
                {"lr", config.optimizer.lr},
                {"weight_decay", config.optimizer.weight_decay},
                {"clip", config.optimizer.clip},
@@ -108,6 +148,8 @@ Json to_json(const TrainConfig& config) {
   } else {
     json["momentum"] = config.optimizer.momentum;
   }
+  if (config.precision == Precision::Fp16) json["loss_scale"] = config.loss_scale;
+  if (config.allow_quadratic) json["allow_quadratic"] = true;
   if (config.allow_nan) json["allow_nan"] = true;
   json["shuffle"] = config.shuffle_seed ? Json(*config.shuffle_seed) : Json(nullptr);
   json["budget_bytes"] = config.budget_bytes ? Json(*config.budget_bytes) : Json(nullptr);

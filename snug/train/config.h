@@ -13,6 +13,8 @@
 #include "snug/base/export.h"
 #include "snug/base/json.h"
 #include "snug/models/config.h"
+#include "snug/ops/attention.h"
+#include "snug/optim/optimizer.h"
 #include "snug/optim/schedule.h"
 #include "snug/plan/plan.h"
 
@@ -33,14 +35,18 @@ enum class OptimizerKind { AdamW, Sgd };
 SNUG_API OptimizerKind parse_optimizer(std::string_view text);
 SNUG_API std::string_view name(OptimizerKind kind);
 
+SNUG_API optim::Master parse_master(std::string_view text);
+SNUG_API std::string_view name(optim::Master master);
+
 struct OptimizerConfig {
   OptimizerKind kind = OptimizerKind::AdamW;
   double lr = 3e-4;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double weight_decay = 0.01;
   bool decay_matrices_only = false;
-  double momentum = 0;  // sgd
-  double clip = 1.0;    // global norm; 0 = never
+  double momentum = 0;                  // sgd
+  std::optional<optim::Master> master;  // of 16-bit weights; default: split for bf16, fp32 for fp16
+  double clip = 1.0;                    // global norm; 0 = never
   std::int64_t warmup = 0;
   optim::Schedule::Kind schedule = optim::Schedule::Kind::Constant;
 };
@@ -62,12 +68,24 @@ struct TrainConfig {
   std::optional<std::uint64_t> budget_bytes;
   std::optional<plan::Plan> plan;  // its fates go before `recompute`
   bool allow_nan = false;          // else a loss or gradient norm that is not finite ends the run
+  double loss_scale = 65536;       // at first, in fp16
+  bool allow_quadratic = false;    // attention whose memory grows with tokens squared, where no kernel is
 
   std::int64_t accumulation() const { return batch_size / micro_batch; }
 };
 
+// Throws Error for a master that the precision has no use for.
+SNUG_API void check_master(Precision precision, std::optional<optim::Master> master);
+
+// Where the fp32 values of the weights are; none for fp32, which are their own.
+SNUG_API std::optional<optim::Master> master(const TrainConfig& config);
+
+// Default, or Quadratic where no kernel is and it is allowed; the device is that of the run, also on Meta.
+SNUG_API ops::AttentionBackend attention_backend(const TrainConfig& config);
+
 // Throws Error, in the words of the command line, for what cannot be run: sizes below 1, a batch that the
-// micro-batch does not divide, a sequence longer than the model's positions, fp16.
+// micro-batch does not divide, a sequence longer than the model's positions, a master that
+// the precision has no use for, attention without a kernel.
 SNUG_API void validate(const TrainConfig& config);
 SNUG_API Json to_json(const TrainConfig& config);
 

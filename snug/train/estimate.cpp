@@ -11,26 +11,12 @@ namespace {
 constexpr std::uint64_t kMostParameters = 100'000'000'000'000'000;
 
 std::uint64_t master_bytes(Precision precision, std::optional<Master> master) {
-  switch (precision) {
-    case Precision::Fp32:
-      check(!master, "--master has no use with --precision fp32: its weights are the master");
-      return 0;
-    case Precision::Bf16:
-      return master == Master::Fp32 ? 4 : 2;
-    case Precision::Fp16:
-      check(master != Master::Split, "--master split needs --precision bf16; with fp16 the master is fp32");
-      return 4;
-  }
-  throw InternalError("bug in snug: precision out of range");
+  check_master(precision, master);
+  if (precision == Precision::Fp32) return 0;
+  return precision == Precision::Fp16 || master == Master::Fp32 ? 4 : 2;
 }
 
 }  // namespace
-
-Master parse_master(std::string_view text) {
-  if (text == "split") return Master::Split;
-  if (text == "fp32") return Master::Fp32;
-  fail("--master must be split or fp32, got \"", text, "\"");
-}
 
 StateBytes bytes_per_parameter(Precision precision, std::optional<Master> master, OptimizerKind optimizer) {
   const std::uint64_t weight = precision == Precision::Fp32 ? 4 : 2;

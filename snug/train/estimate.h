@@ -5,16 +5,13 @@
 
 #include <cstdint>
 #include <optional>
-#include <string_view>
 
 #include "snug/base/export.h"
 #include "snug/train/config.h"
 
 namespace snug::train {
 
-// Where the fp32 value of a 16-bit weight lives: as the 16 bits that the weight lacks, or whole beside it.
-enum class Master { Split, Fp32 };
-SNUG_API Master parse_master(std::string_view text);  // throws Error that lists the names
+using optim::Master;
 
 struct EstimateRequest {
   std::uint64_t parameters = 0;

@@ -19,6 +19,11 @@ std::string number(double value) {
   return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null";
 }
 
+std::string scale_fields(const StepMetrics& metrics) {
+  if (!metrics.loss_scale) return "";
+  return fmt::format(R"(,"loss_scale":{},"skipped":{})", number(*metrics.loss_scale), metrics.skipped);
+}
+
 // What a run leaves that failed before the end of its first step. Its place may be taken.
 bool never_stepped(const fs::path& path) {
   std::error_code missing;
@@ -55,10 +60,10 @@ void RunDirectory::append(const StepMetrics& metrics) {
   const auto whole_lines = fs::file_size(file);
   try {
     metrics_->write(fmt::format(
-        R"({{"step":{},"loss":{},"gradient_norm":{},"lr":{},"seconds":{:.6f},"tokens_per_second":{:.1f},"peak_bytes":{}}})"
+        R"({{"step":{},"loss":{},"gradient_norm":{},"lr":{},"seconds":{:.6f},"tokens_per_second":{:.1f},"peak_bytes":{}{}}})"
         "\n",
         metrics.step, number(metrics.loss), number(metrics.gradient_norm), number(metrics.lr),
-        metrics.seconds, metrics.tokens_per_second, metrics.peak_bytes));
+        metrics.seconds, metrics.tokens_per_second, metrics.peak_bytes, scale_fields(metrics)));
   } catch (const RunError&) {
     std::error_code ignored;
     fs::resize_file(file, whole_lines, ignored);  // no half line for a reader to stumble over

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "snug/base/export.h"
 #include "snug/base/json.h"
@@ -19,6 +20,8 @@ struct StepMetrics {
   double seconds = 0;
   double tokens_per_second = 0;
   std::uint64_t peak_bytes = 0;
+  std::optional<double> loss_scale;  // of this step, in fp16
+  bool skipped = false;              // the gradients overflowed under that scale: nothing was updated
 };
 
 class SNUG_API RunDirectory {

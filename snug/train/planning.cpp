@@ -100,7 +100,9 @@ Json about_step(const TrainConfig& config) {
           {"seq_len", config.seq_len},
           {"precision", name(config.precision)},
           {"optimizer", name(config.optimizer.kind)},
-          {"momentum", config.optimizer.momentum}};
+          {"master", master(config) ? Json(name(*master(config))) : Json(nullptr)},
+          {"momentum", config.optimizer.momentum},
+          {"allow_quadratic", config.allow_quadratic}};
 }
 
 void check_plan(const plan::Plan& plan, const TrainConfig& config) {

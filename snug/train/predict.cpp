@@ -5,20 +5,17 @@
 namespace snug::train {
 
 capture::Captured predict(const TrainConfig& config, std::int64_t steps) {
-  TrainConfig shape = config;
-  // Half precision needs as many bytes as bf16, and an optimizer that exists.
-  if (shape.precision == Precision::Fp16) shape.precision = Precision::Bf16;
   trace::Snapshot setup_peak;
   auto captured = capture::capture(c10::kMeta,
                                    [&](memory::Tracker& tracker) {
-                                     TrainingSetup setup(shape, c10::kMeta, tracker);
+                                     TrainingSetup setup(config, c10::kMeta, tracker);
                                      // What is being built counts as temporary until it is claimed; the
                                      // categories' own maxima are those of the steps.
                                      setup_peak = tracker.peak();
                                      tracker.reset_peak();
-                                     const auto recording = make_recording(shape);
+                                     const auto recording = make_recording(config);
                                      for (std::int64_t step = 0; step < steps; ++step)
-                                       run_meta_step(setup, shape, tracker);
+                                       run_meta_step(setup, config, tracker);
                                    },
                                    {.workspaces = config.device.is_cpu()});
   if (setup_peak.total > captured.peak.total) captured.peak = setup_peak;

@@ -40,12 +40,13 @@ Progress::~Progress() {
 
 void Progress::show(const StepMetrics& metrics) {
   const auto now = std::chrono::steady_clock::now();
-  const bool last = metrics.step == options_.steps;
-  if (last_shown_ && !last && now - *last_shown_ < (terminal_ ? kBetweenBars : kBetweenLines)) return;
+  const bool must_show = metrics.step == options_.steps || metrics.skipped;
+  if (last_shown_ && !must_show && now - *last_shown_ < (terminal_ ? kBetweenBars : kBetweenLines)) return;
   last_shown_ = now;
-  if (terminal_) {
+  if (terminal_ && !metrics.skipped) {
     draw_bar(metrics);
   } else {
+    end();
     std::fputs((step_line(metrics, options_) + "\n").c_str(), options_.out);
   }
   std::fflush(options_.out);
@@ -74,6 +75,9 @@ void Progress::end() {
 }
 
 std::string step_line(const StepMetrics& metrics, const ProgressOptions& options) {
+  if (metrics.skipped)
+    return fmt::format("step {}/{} | skipped: the gradients overflowed at loss scale {}, which is halved",
+                       metrics.step, options.steps, metrics.loss_scale.value_or(1));
   const auto tokens_per_second = static_cast<std::uint64_t>(std::llround(metrics.tokens_per_second));
   return fmt::format("step {}/{} | loss {:.3f} | norm {:.2f} | {} tok/s | {} | {}", metrics.step,
                      options.steps, metrics.loss, metrics.gradient_norm, grouped(tokens_per_second),

@@ -2,6 +2,8 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/ne.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -34,7 +36,8 @@ tape::Fates fates_by_hand(Recompute recompute) {
 
 models::Llama make_model(const TrainConfig& config, c10::Device device, memory::Tracker& tracker) {
   auto claim = tracker.claim(Category::Parameter);
-  return models::Llama(config.model, at::TensorOptions(device).dtype(dtype(config.precision)));
+  return models::Llama(config.model, at::TensorOptions(device).dtype(dtype(config.precision)),
+                       attention_backend(config));
 }
 
 }  // namespace
@@ -43,15 +46,18 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& 
                                                  const OptimizerConfig& config) {
   if (config.kind == OptimizerKind::Sgd)
     return std::make_unique<optim::Sgd>(
-        parameters,
-        optim::SgdOptions{.lr = config.lr, .momentum = config.momentum, .weight_decay = config.weight_decay});
+        parameters, optim::SgdOptions{.lr = config.lr,
+                                      .momentum = config.momentum,
+                                      .weight_decay = config.weight_decay,
+                                      .master = config.master.value_or(optim::Master::Split)});
   return std::make_unique<optim::AdamW>(
       parameters, optim::AdamWOptions{.lr = config.lr,
                                       .beta1 = config.beta1,
                                       .beta2 = config.beta2,
                                       .eps = config.eps,
                                       .weight_decay = config.weight_decay,
-                                      .decay_matrices_only = config.decay_matrices_only});
+                                      .decay_matrices_only = config.decay_matrices_only,
+                                      .master = config.master.value_or(optim::Master::Split)});
 }
 
 io::TokenDataset open_data(const TrainConfig& config) {
@@ -89,26 +95,40 @@ std::unique_ptr<tape::Recording> make_recording(const TrainConfig& config, tape:
 }
 
 at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch, std::int64_t micro_batch,
-                                std::int64_t target_count) {
+                                double scale) {
   at::Tensor total;
   for (std::int64_t first = 0; first < batch.tokens.size(0); first += micro_batch) {
-    const at::Tensor loss =
-        model->loss_sum(batch.tokens.narrow(0, first, micro_batch),
-                        batch.targets.narrow(0, first, micro_batch), 1.0 / static_cast<double>(target_count));
+    const at::Tensor loss = model->loss_sum(batch.tokens.narrow(0, first, micro_batch),
+                                            batch.targets.narrow(0, first, micro_batch), scale);
     loss.backward();
     total = total.defined() ? total.add_(loss.detach()) : loss.detach();
   }
   return total;
 }
 
-StepResult run_step(TrainingSetup& setup, const io::Batch& batch, const TrainConfig& config,
-                    std::int64_t target_count, double lr, memory::Tracker& tracker) {
+StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainConfig& config,
+                    memory::Tracker& tracker) {
   StepResult result;
   tracker.mark("forward and backward");
-  result.loss = accumulate_gradients(setup.model, batch, config.micro_batch, target_count);
+  const double scale = inputs.loss_scale;
+  result.loss = accumulate_gradients(setup.model, inputs.batch, config.micro_batch,
+                                     scale / static_cast<double>(inputs.target_count));
   tracker.mark("optimizer");
-  result.gradient_norm = optim::clip_grad_norm_(setup.optimizer->gradients(), config.optimizer.clip);
-  setup.optimizer->step(lr);
+  const auto gradients = setup.optimizer->gradients();
+  if (inputs.on_gradients) inputs.on_gradients(gradients);
+  result.gradient_norm = optim::grad_norm(gradients);
+  ops::UpdateControl control;
+  if (scale != 1) {
+    result.loss.div_(scale);
+    result.gradient_norm.div_(scale);
+    control.factor = at::full_like(result.gradient_norm, 1 / scale);
+    control.skip = at::isfinite(result.gradient_norm).logical_not_().to(at::kFloat);
+  }
+  if (config.optimizer.clip > 0) {
+    const at::Tensor clip = optim::clip_factor(result.gradient_norm, config.optimizer.clip);
+    control.factor = control.factor ? control.factor->mul_(clip) : clip;
+  }
+  setup.optimizer->step(inputs.lr, control);
   setup.optimizer->zero_grad();
   return result;
 }
@@ -126,7 +146,12 @@ void run_meta_step(TrainingSetup& setup, const TrainConfig& config, memory::Trac
     batch = {tokens(rows), tokens(rows)};
     rest = tokens(2 * (config.batch_size - rows));
   }
-  run_step(setup, batch, config, rows * config.seq_len, config.optimizer.lr, tracker);
+  run_step(setup,
+           {.batch = batch,
+            .target_count = rows * config.seq_len,
+            .lr = config.optimizer.lr,
+            .loss_scale = config.precision == Precision::Fp16 ? config.loss_scale : 1},
+           config, tracker);
 }
 
 std::int64_t count_targets(const at::Tensor& targets) {

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 
 #include "snug/base/export.h"
@@ -36,20 +37,28 @@ struct SNUG_API TrainingSetup {
 SNUG_API std::unique_ptr<tape::Recording> make_recording(const TrainConfig& config,
                                                          tape::RecordingOptions options = {});
 
-struct StepResult {
-  at::Tensor loss;           // mean over the global batch's targets, fp32 scalar on the device
-  at::Tensor gradient_norm;  // before clipping
+// Adds the gradients of the whole batch, micro-batch by micro-batch, and returns the loss. That is `scale`
+// times the sum over all targets, whatever the split, so the gradients do not depend on it.
+SNUG_API at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch,
+                                         std::int64_t micro_batch, double scale);
+
+struct StepInputs {
+  const io::Batch& batch;
+  std::int64_t target_count = 0;  // targets that are not -100
+  double lr = 0;
+  double loss_scale = 1;  // the gradients are so many times too large until they are used
+  std::function<void(const std::vector<at::Tensor>&)> on_gradients;  // before they are used
 };
 
-// Adds the gradients of the whole batch, micro-batch by micro-batch. The loss is the sum over all targets
-// divided by their number, whatever the split, so the gradients do not depend on it. target_count: targets
-// that are not -100.
-SNUG_API at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch,
-                                         std::int64_t micro_batch, std::int64_t target_count);
+// Scalars on the device.
+struct StepResult {
+  at::Tensor loss;           // mean over the global batch's targets
+  at::Tensor gradient_norm;  // before clipping; of a scaled loss: if it is not finite, nothing was updated
+};
 
 // The whole step; gradients are freed at its end.
-SNUG_API StepResult run_step(TrainingSetup& setup, const io::Batch& batch, const TrainConfig& config,
-                             std::int64_t target_count, double lr, memory::Tracker& tracker);
+SNUG_API StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainConfig& config,
+                             memory::Tracker& tracker);
 
 // A step on Meta: of many micro-batches two, which need as much as all of them.
 SNUG_API void run_meta_step(TrainingSetup& setup, const TrainConfig& config, memory::Tracker& tracker);

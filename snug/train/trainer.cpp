@@ -1,5 +1,7 @@
 #include "snug/train/trainer.h"
 
+#include <ATen/ops/scalar_tensor.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -8,6 +10,7 @@
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/memory/out_of_budget.h"
+#include "snug/precision/grad_scaler.h"
 #include "snug/train/predict.h"
 #include "snug/train/step.h"
 #include "snug/train/trace_recorder.h"
@@ -68,6 +71,13 @@ auto with_report(memory::Tracker& tracker, const TrainConfig& config, Run run) {
   }
 }
 
+// A scale below 1 would make overflow of what is computed, not of what is scaled: no scale helps then.
+void refuse_vanished_scale(double scale, std::int64_t step) {
+  if (scale >= 1) return;
+  throw RunError(concat("the loss scale fell below 1 at step ", step,
+                        ": the model itself overflows in fp16; use --precision bf16 or a smaller --lr"));
+}
+
 // Checked after the step is on record: its line shows the loss, the norm and the learning rate that led here.
 void refuse_nan(const StepMetrics& metrics) {
   const bool loss_is_finite = std::isfinite(metrics.loss);
@@ -76,6 +86,13 @@ void refuse_nan(const StepMetrics& metrics) {
   throw RunError(concat(loss_is_finite ? "the gradient norm" : "the loss", " is ",
                         std::isnan(value) ? "nan" : "infinite", " at step ", metrics.step,
                         ": try a smaller --lr or a longer --warmup, or --allow-nan to go on"));
+}
+
+void update_scale(GradScaler& scaler, StepMetrics& metrics) {
+  metrics.loss_scale = scaler.get_scale();
+  metrics.skipped = !std::isfinite(metrics.gradient_norm);
+  scaler.note_overflow(&scaler, at::scalar_tensor(metrics.skipped, at::kFloat));
+  scaler.update();
 }
 
 double median_after_first(std::vector<double> seconds) {
@@ -107,6 +124,9 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
                                  .lr = config.optimizer.lr,
                                  .warmup = config.optimizer.warmup,
                                  .total = config.steps};
+  // On the host, where the norm is read anyway; made before the tracker, for which it does not count.
+  GradScaler scaler(at::kCPU,
+                    {.init_scale = config.loss_scale, .enabled = config.precision == Precision::Fp16});
   TraceRecorder trace(options.trace, config, options.traced_steps);
   memory::Tracker tracker({.device = config.device,
                            .budget_bytes = config.device.is_cuda() ? std::nullopt : config.budget_bytes,
@@ -123,7 +143,16 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
     const double lr = optim::learning_rate(schedule, step);
     const StepResult stepped = with_report(tracker, config, [&] {
       const io::Batch batch = load_batch(data, config, step, tracker);
-      return run_step(setup, batch, config, count_targets(batch.targets), lr, tracker);
+      return run_step(setup,
+                      {.batch = batch,
+                       .target_count = count_targets(batch.targets),
+                       .lr = lr,
+                       .loss_scale = scaler.get_scale(),
+                       .on_gradients =
+                           [&](const auto& gradients) {
+                             if (options.on_gradients) options.on_gradients(step + 1, gradients);
+                           }},
+                      config, tracker);
     });
 
     StepMetrics metrics{.step = step + 1,
@@ -133,6 +162,7 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
     metrics.seconds = seconds_since(start);
     metrics.tokens_per_second = static_cast<double>(config.batch_size * config.seq_len) / metrics.seconds;
     metrics.peak_bytes = peaks.take(result.measured);
+    if (scaler.is_enabled()) update_scale(scaler, metrics);
     if (options.tapes) {
       const auto tapes = recording->take_tapes();
       if (step == 0) trace.write(tapes);
@@ -145,7 +175,9 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
     if (step == 0) result.first_loss = metrics.loss;
     result.last_loss = metrics.loss;
     result.steps = step + 1;
-    if (!config.allow_nan) refuse_nan(metrics);
+    result.skipped += metrics.skipped;
+    if (scaler.is_enabled()) refuse_vanished_scale(*(result.loss_scale = scaler.get_scale()), metrics.step);
+    if (!config.allow_nan && !metrics.skipped) refuse_nan(metrics);
   }
   trace.finish();
   if (recording) result.measured.recomputed = recording->totals();

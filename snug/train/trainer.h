@@ -24,6 +24,8 @@ struct TrainOptions {
   bool tapes = false;             // the trace holds the tapes of the first step, so every region is recorded
   std::function<void(const capture::Captured&)> on_prediction;
   std::function<void(const StepMetrics&)> on_step;
+  // Before they are used, times the loss scale in fp16: to look at them.
+  std::function<void(std::int64_t step, const std::vector<at::Tensor>& gradients)> on_gradients;
   const std::atomic<bool>* stop = nullptr;  // set (by Ctrl-C): the run ends after the current step
 };
 
@@ -37,7 +39,9 @@ struct Measured {
 struct TrainResult {
   std::int64_t steps = 0;
   bool interrupted = false;
+  std::int64_t skipped = 0;                     // of these, because fp16 overflowed
   std::optional<double> first_loss, last_loss;  // none if the run ended before its first step
+  std::optional<double> loss_scale;             // at the end, in fp16
   double tokens_per_second = 0;
   std::optional<std::uint64_t> budget_bytes;
   capture::Captured predicted;

@@ -47,9 +47,9 @@ TEST(Optimizer, LeavesTheParametersAsTrainableLeaves) {
 }
 
 TEST(Optimizer, RefusesOtherDtypes) {
-  EXPECT_EQ(refusal({at::ones({2}), at::ones({2}, at::kHalf)}),
-            "parameter 1 is Half; expected Float or BFloat16");
-  EXPECT_EQ(refusal({at::ones({2}, at::kDouble)}), "parameter 0 is Double; expected Float or BFloat16");
+  EXPECT_EQ(refusal({at::ones({2}), at::ones({2}, at::kInt)}),
+            "parameter 1 is Int; expected Float, BFloat16 or Half");
+  EXPECT_EQ(refusal({at::ones({2}, at::kDouble)}), "parameter 0 is Double; expected Float, BFloat16 or Half");
 }
 
 TEST(Optimizer, RefusesParametersItCannotUpdate) {

@@ -1,4 +1,4 @@
-#include "snug/ops/adamw.h"
+#include "snug/ops/update.h"
 
 #include <bit>
 #include <cmath>
@@ -7,7 +7,7 @@
 
 #include "snug/base/error.h"
 #include "snug/ops/split_float.h"
-#include "tests/ops/adamw_cases.h"
+#include "tests/ops/update_cases.h"
 
 namespace snug::ops {
 namespace {
@@ -46,19 +46,27 @@ TEST(SplitFloatTest, TheWeightIsTheNearestBfloat) {
   }
 }
 
-TEST(AdamWStep, ASplitMasterIsTheMasterBitForBit) {
+TEST(UpdateStep, ASplitMasterIsTheMasterBitForBit) {
   expect_split_is_the_master_bit_for_bit(c10::kCPU);
 }
 
-TEST(AdamWStep, IsTorchs) {
+TEST(UpdateStep, IsTorchs) {
   expect_torchs_step(c10::kCPU, 1e-5);  // whose CPU kernel rounds in another order, 20 times
 }
 
-TEST(AdamWStep, AFactorMultipliesGradients) {
+TEST(UpdateStep, ASkippedStepWritesNothing) {
+  expect_a_skipped_step_writes_nothing(c10::kCPU);
+}
+
+TEST(UpdateStep, HalfFollowsItsMaster) {
+  expect_half_follows_its_master(c10::kCPU);
+}
+
+TEST(UpdateStep, AFactorMultipliesGradients) {
   expect_a_factor_multiplies_gradients(c10::kCPU);
 }
 
-TEST(AdamWStep, RefusesWhatDoesNotBelongTogether) {
+TEST(UpdateStep, RefusesWhatDoesNotBelongTogether) {
   const auto refuses = [](const auto& spoil) {
     AdamWTensors tensors = half_parameters(Master::Split, at::kBFloat16, c10::kCPU);
     spoil(tensors);
@@ -72,7 +80,7 @@ TEST(AdamWStep, RefusesWhatDoesNotBelongTogether) {
   refuses([](AdamWTensors& tensors) { tensors.steps[1] = at::zeros({2}); });
   refuses([](AdamWTensors& tensors) { tensors.weights[1] = at::zeros({7}); });  // whose master is another
   AdamWTensors tensors = half_parameters(Master::Split, at::kBFloat16, c10::kCPU);
-  EXPECT_THROW(adamw_(tensors, kNumbers, at::zeros({2})), Error);
+  EXPECT_THROW(adamw_(tensors, kNumbers, {.factor = at::zeros({2})}), Error);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the AdamW step must do on every device.
+// What an optimizer's step must do on every device.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "snug/ops/adamw.h"
+#include "snug/ops/update.h"
 
 namespace snug::testing {
 
@@ -32,12 +32,12 @@ inline ops::AdamWTensors half_parameters(Master master, at::ScalarType gradients
   return tensors;
 }
 
-inline void take_step(ops::AdamWTensors& tensors, int step, const std::optional<at::Tensor>& factor = {}) {
+inline void take_step(ops::AdamWTensors& tensors, int step, const ops::UpdateControl& control = {}) {
   at::manual_seed(static_cast<std::uint64_t>(100 + step));
   for (at::Tensor& gradient : tensors.gradients)
     gradient.copy_(at::randn(gradient.sizes(), at::kFloat) * (step % 3 + 0.1));
   for (at::Tensor& count : tensors.steps) count.add_(1);
-  ops::adamw_(tensors, kNumbers, factor);
+  ops::adamw_(tensors, kNumbers, control);
 }
 
 // Bits of the weight above, those of the remainder added to them.
@@ -97,10 +97,52 @@ inline void expect_a_factor_multiplies_gradients(c10::Device device) {
   auto scaled = half_parameters(Master::Split, at::kFloat, device);
   auto plain = half_parameters(Master::Split, at::kFloat, device);
   const at::Tensor factor = at::full({}, 0.5, at::TensorOptions(device));
-  take_step(scaled, 0, factor);
+  take_step(scaled, 0, {.factor = factor});
   take_step(plain, 0);
   for (std::size_t i = 0; i < plain.weights.size(); ++i)
     EXPECT_TRUE(at::allclose(scaled.exp_avgs[i], plain.exp_avgs[i] * 0.5, 1e-6, 0)) << i;
+}
+
+inline void expect_a_skipped_step_writes_nothing(c10::Device device) {
+  const auto copies = [](const std::vector<at::Tensor>& tensors) {
+    std::vector<at::Tensor> copied;
+    for (const at::Tensor& tensor : tensors) copied.push_back(tensor.clone());
+    return copied;
+  };
+  auto tensors = half_parameters(Master::Split, at::kBFloat16, device);
+  take_step(tensors, 0);
+  const auto weights = copies(tensors.weights), masters = copies(tensors.masters),
+             exp_avgs = copies(tensors.exp_avgs);
+  const at::Tensor skip = at::ones({}, at::TensorOptions(device));
+  take_step(tensors, 1, {.skip = skip});
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    EXPECT_TRUE(at::equal(tensors.weights[i], weights[i])) << i;
+    EXPECT_TRUE(at::equal(tensors.masters[i], masters[i])) << i;
+    EXPECT_TRUE(at::equal(tensors.exp_avgs[i], exp_avgs[i])) << i;
+  }
+  take_step(tensors, 1, {.skip = at::zeros_like(skip)});
+  EXPECT_FALSE(at::equal(tensors.exp_avgs[4], exp_avgs[4]));
+}
+
+// fp16 weights with an fp32 master that takes the steps of an fp32 parameter, bit for bit; SGD too.
+inline void expect_half_follows_its_master(c10::Device device) {
+  at::manual_seed(8);
+  const at::Tensor start = at::randn({1000}).to(at::kHalf).to(device);
+  for (const double momentum : {0.0, 0.9}) {
+    ops::SgdTensors half{{{start.clone()}, {at::empty_like(start)}, {start.to(at::kFloat)}}};
+    const at::Tensor weight = start.to(at::kFloat);
+    ops::SgdTensors whole{{{weight}, {at::empty_like(weight)}, {weight}}};
+    if (momentum != 0) half.momenta = {at::zeros_like(weight)}, whole.momenta = {at::zeros_like(weight)};
+    for (int step = 0; step < 5; ++step) {
+      half.gradients[0].copy_(at::randn({1000}));
+      whole.gradients[0].copy_(half.gradients[0]);
+      for (const auto* tensors : {&half, &whole})
+        ops::sgd_(*tensors, {.lr = 0.1, .momentum = momentum, .weight_decay = 0.1});
+      ASSERT_TRUE(at::equal(half.masters[0], weight)) << "step " << step << ", momentum " << momentum;
+      ASSERT_TRUE(at::equal(half.weights[0], weight.to(at::kHalf)));
+    }
+    EXPECT_FALSE(at::allclose(weight, start.to(at::kFloat)));
+  }
 }
 
 }  // namespace snug::testing

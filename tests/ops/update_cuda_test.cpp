@@ -1,37 +1,47 @@
 #include <torch/cuda.h>
 
-#include "tests/ops/adamw_cases.h"
+#include "tests/ops/update_cases.h"
 
 namespace snug::ops {
 namespace {
 
 using namespace snug::testing;
 
-class AdamWCuda : public ::testing::Test {
+class UpdateCuda : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: AdamW on CUDA was not tested";
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: optimizer steps on CUDA were not tested";
   }
 };
 
-TEST_F(AdamWCuda, ASplitMasterIsTheMasterBitForBit) {
+TEST_F(UpdateCuda, ASplitMasterIsTheMasterBitForBit) {
   expect_split_is_the_master_bit_for_bit(c10::kCUDA);
 }
 
-TEST_F(AdamWCuda, IsTorchsFusedStepBitForBit) {
+TEST_F(UpdateCuda, IsTorchsFusedStepBitForBit) {
   expect_torchs_step(c10::kCUDA, /*tolerance=*/0);
 }
 
-TEST_F(AdamWCuda, AFactorMultipliesGradients) {
+TEST_F(UpdateCuda, ASkippedStepWritesNothing) {
+  expect_a_skipped_step_writes_nothing(c10::kCUDA);
+}
+
+TEST_F(UpdateCuda, HalfFollowsItsMaster) {
+  expect_half_follows_its_master(c10::kCUDA);
+}
+
+TEST_F(UpdateCuda, AFactorMultipliesGradients) {
   expect_a_factor_multiplies_gradients(c10::kCUDA);
 }
 
-TEST_F(AdamWCuda, MoreTensorsThanALaunchHolds) {
+TEST_F(UpdateCuda, MoreTensorsThanALaunchHolds) {
   AdamWTensors many;
   for (int i = 0; i < 30; ++i) {
     const AdamWTensors some = half_parameters(Master::Split, at::kBFloat16, c10::kCUDA);
-    for (auto list : {&AdamWTensors::weights, &AdamWTensors::gradients, &AdamWTensors::masters,
-                      &AdamWTensors::exp_avgs, &AdamWTensors::exp_avg_sqs, &AdamWTensors::steps})
+    using List = std::vector<at::Tensor> AdamWTensors::*;
+    for (const List list : std::initializer_list<List>{&AdamWTensors::weights, &AdamWTensors::gradients,
+                                                       &AdamWTensors::masters, &AdamWTensors::exp_avgs,
+                                                       &AdamWTensors::exp_avg_sqs, &AdamWTensors::steps})
       (many.*list).insert((many.*list).end(), (some.*list).begin(), (some.*list).end());
   }
   for (at::Tensor& gradient : many.gradients) gradient.fill_(1);

@@ -1,0 +1,53 @@
+// One step of an optimizer over many tensors: each number of theirs is read once and written once.
+//
+//   adamw_({.weights = ..., .gradients = ..., .masters = ..., ...}, {.lr = 3e-4});
+//
+// The arithmetic is fp32 and torch's: that of its fused AdamW, that of its SGD.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <vector>
+
+#include "snug/base/export.h"
+
+namespace snug::ops {
+
+// All lists have one entry per parameter, on one device, contiguous, of the parameter's sizes.
+struct UpdateTensors {
+  std::vector<at::Tensor> weights;    // fp32, bf16 or fp16
+  std::vector<at::Tensor> gradients;  // fp32 or as the weight
+  // Of a 16-bit weight: its fp32 master; of a bf16 one also an int16 remainder (see split_float.h). Of an
+  // fp32 weight: itself.
+  std::vector<at::Tensor> masters;
+};
+
+// Both are fp32 scalars on the device, so that nobody waits for them.
+struct UpdateControl {
+  std::optional<at::Tensor> factor;  // multiplies all gradients first: to clip and to undo a loss scale
+  std::optional<at::Tensor> skip;    // unless it is 0, nothing is written
+};
+
+struct AdamWTensors : UpdateTensors {
+  std::vector<at::Tensor> exp_avgs, exp_avg_sqs;  // fp32
+  std::vector<at::Tensor> steps;                  // fp32, one element: the number of this step, from 1
+};
+
+struct AdamWNumbers {
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, weight_decay = 1e-2, eps = 1e-8;
+};
+
+struct SgdTensors : UpdateTensors {
+  std::vector<at::Tensor> momenta;  // fp32; none at all without momentum
+};
+
+struct SgdNumbers {
+  double lr = 1e-3, momentum = 0, weight_decay = 0;
+};
+
+SNUG_API void adamw_(const AdamWTensors& tensors, const AdamWNumbers& numbers,
+                     const UpdateControl& control = {});
+SNUG_API void sgd_(const SgdTensors& tensors, const SgdNumbers& numbers, const UpdateControl& control = {});
+
+}  // namespace snug::ops

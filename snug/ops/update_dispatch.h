@@ -1,0 +1,54 @@
+// The lists of one update, whatever the optimizer, for the kernels of a device. Internal to ops.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "snug/ops/update_rules.h"
+
+namespace snug::ops {
+
+struct UpdateLists {
+  at::TensorList weights, gradients, masters;
+  at::TensorList states[2];  // as many as the rule has
+  at::TensorList steps;      // or none
+  const std::optional<at::Tensor>&factor, &skip;
+};
+
+inline WeightKind weight_kind(const at::Tensor& weight, const at::Tensor& master) {
+  if (weight.scalar_type() == at::kFloat) return WeightKind::Plain;
+  if (master.scalar_type() == at::kShort) return WeightKind::Remainder;
+  return weight.scalar_type() == at::kHalf ? WeightKind::HalfMaster : WeightKind::Bf16Master;
+}
+
+// The two operators of a device, by its `update(rule, lists)`.
+template <class Device>
+struct UpdateOperators {
+  static void adamw(at::TensorList weights, at::TensorList gradients, at::TensorList masters,
+                    at::TensorList exp_avgs, at::TensorList exp_avg_sqs, at::TensorList steps,
+                    const std::optional<at::Tensor>& factor, const std::optional<at::Tensor>& skip, double lr,
+                    double beta1, double beta2, double weight_decay, double eps) {
+    const AdamWRule rule{.lr = static_cast<float>(lr),
+                         .beta1 = static_cast<float>(beta1),
+                         .beta2 = static_cast<float>(beta2),
+                         .weight_decay = static_cast<float>(weight_decay),
+                         .eps = static_cast<float>(eps),
+                         .kept = static_cast<float>(1 - lr * weight_decay)};
+    Device::update(rule, {weights, gradients, masters, {exp_avgs, exp_avg_sqs}, steps, factor, skip});
+  }
+
+  static void sgd(at::TensorList weights, at::TensorList gradients, at::TensorList masters,
+                  at::TensorList momenta, const std::optional<at::Tensor>& factor,
+                  const std::optional<at::Tensor>& skip, double lr, double momentum, double weight_decay) {
+    const UpdateLists lists{weights, gradients, masters, {momenta, {}}, {}, factor, skip};
+    const auto update = [&](auto rule) { Device::update(rule, lists); };
+    const float rate = static_cast<float>(lr), decay = static_cast<float>(weight_decay);
+    if (momenta.empty())
+      update(SgdRule<false>{rate, 0, decay});
+    else
+      update(SgdRule<true>{rate, static_cast<float>(momentum), decay});
+  }
+};
+
+}  // namespace snug::ops

@@ -1,0 +1,43 @@
+// Optimizer steps on CUDA, without torch: plain pointers and a stream.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "snug/ops/kernel_dtype.h"
+#include "snug/ops/update_rules.h"
+
+namespace snug::ops {
+
+// A launch's worth of tensors of one kind.
+template <class Rule>
+struct UpdateBatch {
+  static constexpr int kMost = 48;  // so that the whole fits into a kernel's arguments
+  struct Entry {
+    void* weights;
+    const void* gradients;
+    void* masters;  // fp32 masters or int16 remainders
+    float* states[2];
+    const float* step;  // or null
+    std::int64_t count;
+  };
+
+  Entry entries[kMost];
+  int first_block[kMost + 1];  // of each entry; the last is their number
+  int entry_count = 0;
+  WeightKind kind{};
+  KernelDtype gradients{};
+  bool wide = false;  // every address and count takes vectors
+  const float* factor = nullptr;
+  const float* skip = nullptr;
+  Rule rule;
+};
+
+constexpr std::int64_t kUpdateBlockElements = 8192;
+
+cudaError_t launch(const UpdateBatch<AdamWRule>& batch, cudaStream_t stream);
+cudaError_t launch(const UpdateBatch<SgdRule<false>>& batch, cudaStream_t stream);
+cudaError_t launch(const UpdateBatch<SgdRule<true>>& batch, cudaStream_t stream);
+
+}  // namespace snug::ops

@@ -1,0 +1,64 @@
+// What GradScaler must do on every device.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+
+#include <limits>
+#include <vector>
+
+#include "snug/optim/sgd.h"
+#include "snug/precision/grad_scaler.h"
+
+namespace snug::testing {
+
+inline at::Tensor fp32_weight(c10::Device device) {
+  return at::ones({4}, at::TensorOptions(device)).requires_grad_();
+}
+
+// The loss w * x, so that the gradient is x.
+inline void give_gradient(GradScaler& scaler, at::Tensor& weight, double x) {
+  weight.mutable_grad().reset();
+  scaler.scale((weight * x).sum()).backward();
+}
+
+// The scale goes 8, 4 after an overflow, and 8 again after two good steps.
+inline void expect_it_skips_exactly_the_overflow(c10::Device device) {
+  GradScaler scaler(device, {.init_scale = 8, .growth_interval = 2});
+  at::Tensor weight = fp32_weight(device);
+  torch::optim::SGD optimizer({weight}, 0.5);
+  std::vector<bool> taken;
+  std::vector<double> scales;
+  for (const double x : {1.0, std::numeric_limits<double>::infinity(), 1.0, 1.0}) {
+    give_gradient(scaler, weight, x);
+    taken.push_back(scaler.step(optimizer));
+    scaler.update();
+    scales.push_back(scaler.get_scale());
+  }
+  EXPECT_EQ(taken, (std::vector{true, false, true, true}));
+  EXPECT_EQ(scales, (std::vector{8.0, 4.0, 4.0, 8.0}));
+  EXPECT_TRUE(at::equal(weight.detach().cpu(), at::full({4}, 1 - 3 * 0.5)));
+}
+
+// fp16 parameters: the optimizer unscales in fp32 on the way.
+inline void expect_our_optimizers_take_half(c10::Device device) {
+  GradScaler scaler(device, {.init_scale = 1024});
+  std::vector<at::Tensor> weights{at::ones({4}, at::TensorOptions(device).dtype(at::kHalf)).requires_grad_()};
+  optim::Sgd optimizer(weights, {.lr = 0.5});
+  const double tiny = 1e-7;  // nothing in fp16, but for the scale
+  give_gradient(scaler, weights[0], 1);
+  weights[0].mutable_grad().fill_(tiny * 1024);
+  EXPECT_TRUE(scaler.step(optimizer));
+  scaler.update();
+  EXPECT_TRUE(at::allclose(optimizer.exact(0).cpu(), at::full({4}, 1 - 0.5 * tiny), 0, 6e-8));
+  EXPECT_FALSE(at::equal(optimizer.exact(0).cpu(), at::ones({4})));
+  weights[0].mutable_grad().fill_(std::numeric_limits<double>::quiet_NaN());
+  const at::Tensor before = optimizer.exact(0);
+  EXPECT_FALSE(scaler.step(optimizer));
+  scaler.update();
+  EXPECT_TRUE(at::equal(optimizer.exact(0), before));
+  EXPECT_EQ(scaler.get_scale(), 512);
+}
+
+}  // namespace snug::testing
