@@ -76,4 +76,5 @@ def main():
         print(f"{name:32s} {1e3 * median:9.2f} ms, ratio of medians {median / plain:.4f}, peak {peaks[name] / 2**30:.3f} GiB")
 
 
-main()
+if __name__ == "__main__":
+    main()
