@@ -1,36 +1,11 @@
 // One block per row, which stays in registers between the sum over it and what is made of it: every byte is
 // read once and written once. In the backward a block takes many rows and keeps its part of the weight's
 // gradient; a second kernel adds the parts, always in the same order.
-#include <algorithm>
-#include <type_traits>
-
-#include "snug/ops/kernel_vector.cuh"
+#include "snug/ops/norm_rows.cuh"
 #include "snug/ops/rms_norm_kernel.h"
 
 namespace snug::ops {
 namespace {
-
-constexpr int kWarp = 32;
-constexpr int kMostThreads = 1024;
-constexpr int kBlocksPerProcessor = 4;  // of the backward
-
-// Every thread gets the sum of all. `scratch` is not used again before the next __syncthreads().
-__device__ float block_sum(float value, float* scratch) {
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
-  const int warps = blockDim.x / kWarp;
-  if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = value;
-  __syncthreads();
-  const int lane = threadIdx.x % kWarp;
-  value = lane < warps ? scratch[lane] : 0;
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
-  return value;
-}
-
-// The first column of a thread's part, kCount columns wide.
-template <int kCount>
-__device__ int column(int part) {
-  return (part * blockDim.x + threadIdx.x) * kCount;
-}
 
 template <class T, int kCount, int kParts, bool kAdds>
 __global__ void __launch_bounds__(kMostThreads) forward(RmsNormForward norm) {
@@ -115,46 +90,6 @@ __global__ void __launch_bounds__(kMostThreads) backward(RmsNormBackward norm) {
   }
 }
 
-// A warp's width of columns per block; its warps share the rows.
-template <class T>
-__global__ void add_parts(const float* partial, int parts, int hidden, T* grad_weight) {
-  __shared__ float sums[kWarp][kWarp + 1];
-  const int column = blockIdx.x * kWarp + threadIdx.x;
-  float sum = 0;
-  if (column < hidden)
-    for (int part = threadIdx.y; part < parts; part += kWarp)
-      sum += partial[static_cast<std::int64_t>(part) * hidden + column];
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0 || column >= hidden) return;
-  for (int i = 1; i < kWarp; ++i) sum += sums[i][threadIdx.x];
-  grad_weight[column] = static_cast<T>(sum);
-}
-
-int threads_for(int hidden, int per_thread) {
-  return (hidden + per_thread * kWarp - 1) / (per_thread * kWarp) * kWarp;
-}
-
-// Calls use(integral constant) with the number of parts that a thread takes, so that a block holds a row.
-template <int kCount, class Use>
-cudaError_t with_parts(int hidden, int least_parts, Use use) {
-  if (least_parts == 1 && threads_for(hidden, kCount) <= kMostThreads)
-    return use(std::integral_constant<int, 1>{});
-  if (threads_for(hidden, kCount * 2) <= kMostThreads) return use(std::integral_constant<int, 2>{});
-  if (threads_for(hidden, kCount * 8) <= kMostThreads) return use(std::integral_constant<int, 8>{});
-  if constexpr (kCount == 1)
-    if (threads_for(hidden, 32) <= kMostThreads) return use(std::integral_constant<int, 32>{});
-  return cudaErrorInvalidValue;
-}
-
-// Calls use(integral constant) with the number of elements loaded at once.
-template <class T, class Use>
-cudaError_t with_count(int hidden, bool aligned, Use use) {
-  constexpr int kWide = 16 / sizeof(T);
-  if (aligned && hidden % kWide == 0) return use(std::integral_constant<int, kWide>{});
-  return use(std::integral_constant<int, 1>{});
-}
-
 }  // namespace
 
 cudaError_t launch(const RmsNormForward& norm, cudaStream_t stream) {
@@ -193,21 +128,12 @@ cudaError_t launch(const RmsNormBackward& norm, cudaStream_t stream) {
           backward<T, count, parts, true><<<norm.blocks, threads, 0, stream>>>(norm);
         else
           backward<T, count, parts, false><<<norm.blocks, threads, 0, stream>>>(norm);
-        const int columns = (norm.hidden + kWarp - 1) / kWarp;
-        add_parts<<<columns, dim3(kWarp, kWarp), 0, stream>>>(norm.partial, norm.blocks, norm.hidden,
-                                                              static_cast<T*>(norm.grad_weight));
+        launch_add_parts<T>(norm.partial, norm.blocks, norm.hidden, norm.grad_weight, stream);
         return cudaGetLastError();
       });
     });
   });
   return status;
-}
-
-int rms_norm_backward_blocks(std::int64_t rows) {
-  int device = 0, processors = 1;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  return static_cast<int>(std::min<std::int64_t>(rows, processors * kBlocksPerProcessor));
 }
 
 }  // namespace snug::ops
