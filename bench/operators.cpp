@@ -1,10 +1,12 @@
-// Fused operators on a GPU: the share of the copy rate that each reaches, and the loss head beside torch's.
+// Fused operators on a GPU: the share of the copy rate that each reaches; loss head and
+// attention beside torch's.
 //
 //   operators
 //
 // All rates are of this run, the copy's too. Bytes are those that an operator must read and write.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAEvent.h>
+#include <ATen/cuda/Sleep.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -14,6 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "snug/ops/attention.h"
+#include "snug/ops/embedding.h"
+#include "snug/ops/gelu.h"
+#include "snug/ops/layer_norm.h"
 #include "snug/ops/linear_cross_entropy.h"
 #include "snug/ops/rms_norm.h"
 #include "snug/ops/rope.h"
@@ -33,6 +39,7 @@ double median_seconds(const std::function<void()>& run) {
   std::vector<double> seconds;
   for (int i = 0; i < 23; ++i) {
     at::cuda::CUDAEvent begin(cudaEventDefault), end(cudaEventDefault);
+    at::cuda::sleep(4'000'000);  // so that the host is ahead and its launches are not timed
     begin.record();
     run();
     end.record();
@@ -56,7 +63,7 @@ double copy_rate() {
 
 void show(const char* name, double moved, double seconds, double copy) {
   const double rate = moved / seconds;
-  std::printf("%-28s %8.3f ms %8.2f TB/s %6.1f %% of the copy\n", name, seconds * 1e3, rate * 1e-12,
+  std::printf("%-30s %8.3f ms %8.2f TB/s %6.1f %% of the copy\n", name, seconds * 1e3, rate * 1e-12,
               100 * rate / copy);
 }
 
@@ -65,6 +72,7 @@ std::uint64_t peak_beyond(const std::function<void()>& run) {
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0).allocated_bytes[0];
     return static_cast<std::uint64_t>(peak ? stats.peak : stats.current);
   };
+  run();  // libraries take what they keep
   c10::cuda::CUDACachingAllocator::resetPeakStats(0);
   const std::uint64_t before = value(false);
   run();
@@ -87,8 +95,56 @@ void loss_heads() {
   for (const auto& [name, run] : {std::pair<const char*, std::function<void()>>{"loss head, snug", ours},
                                   {"loss head, torch unfused", torchs}}) {
     const std::uint64_t peak = peak_beyond(run);
-    std::printf("%-28s %8.3f ms, %.0f MiB beyond inputs and gradients\n", name, median_seconds(run) * 1e3,
+    std::printf("%-30s %8.3f ms, %.0f MiB beyond inputs and gradients\n", name, median_seconds(run) * 1e3,
                 (static_cast<double>(peak) - results) / (1 << 20));
+  }
+}
+
+void embedding_gradients(double copy) {
+  const at::Tensor grad = at::randn({kTokens, kHidden}, kHalf);
+  const auto longs = kHalf.dtype(at::kLong);
+  const std::pair<const char*, at::Tensor> cases[] = {{"random", at::randint(kVocabulary, {kTokens}, longs)},
+                                                      {"distinct", at::randperm(kTokens, longs)},
+                                                      {"one token", at::full({kTokens}, 7, longs)}};
+  for (const auto& [name, tokens] : cases) {
+    const double moved = bytes({grad, tokens}) + kVocabulary * kHidden * 2.0;
+    show((std::string("embedding backward, ") + name).c_str(), moved,
+         median_seconds([&, &tokens = tokens] { ops::embedding_backward(grad, tokens, kVocabulary); }), copy);
+    show("  torch's", moved, median_seconds([&, &tokens = tokens] {
+           at::embedding_dense_backward(grad, tokens, kVocabulary, -1, false);
+         }),
+         copy);
+  }
+}
+
+// Causal, 16 heads of 128, forward and backward, beside torch's own way to cuDNN.
+void attentions() {
+  auto& context = at::globalContext();
+  context.setSDPUseFlash(false);
+  context.setSDPUseMemEfficient(false);
+  context.setSDPUseMath(false);
+  for (const std::int64_t tokens : {4096, 8192, 16384, 32768}) {
+    const auto heads = [&] {
+      return at::randn({kTokens / tokens, tokens, kHeads, kHidden / kHeads}, kHalf)
+          .requires_grad_()
+          .transpose(1, 2);
+    };
+    const at::Tensor query = heads(), key = heads(), value = heads(), grad = at::randn_like(query);
+    const auto ours = [&] {
+      torch::autograd::grad({ops::attention(query, key, value)}, {query, key, value}, {grad});
+    };
+    const auto torchs = [&] {
+      const at::Tensor out = at::scaled_dot_product_attention(query, key, value, {}, 0.0, /*is_causal=*/true);
+      torch::autograd::grad({out}, {query, key, value}, {grad});
+    };
+    const double results = bytes({query, key, value, grad});
+    for (const auto& [name, run] :
+         {std::pair<const char*, std::function<void()>>{"snug", ours}, {"torch with cuDNN", torchs}}) {
+      const std::uint64_t peak = peak_beyond(run);
+      std::printf("attention %lld x %lld, %-17s %8.3f ms, %.0f MiB beyond inputs, result and gradients\n",
+                  static_cast<long long>(kTokens / tokens), static_cast<long long>(tokens), name,
+                  median_seconds(run) * 1e3, (static_cast<double>(peak) - results) / (1 << 20));
+    }
   }
 }
 
@@ -111,18 +167,32 @@ int main() {
          median_seconds([&] { ops::rms_norm_backward(y, {}, x, weight, rstd); }), copy);
     show("add_rms_norm backward", bytes({x, x, x, x, rstd}),
          median_seconds([&] { ops::rms_norm_backward(y, x, x, weight, rstd); }), copy);
+    const auto normed = ops::layer_norm_with_statistics(x, weight, weight, 1e-5);
+    const at::Tensor &mean = std::get<1>(normed), &scale = std::get<2>(normed);
+    show("layer_norm", bytes({x, x, mean, scale}),
+         median_seconds([&] { ops::layer_norm_with_statistics(x, weight, weight, 1e-5); }), copy);
+    show("layer_norm backward", bytes({x, x, x, mean, scale}),
+         median_seconds([&] { ops::layer_norm_backward(y, x, weight, mean, scale, true); }), copy);
 
     const at::Tensor gate = at::randn({kTokens, kFfn}, kHalf), up = at::randn_like(gate),
                      grad = at::randn_like(gate);
     show("swiglu", bytes({gate, gate, gate}), median_seconds([&] { ops::swiglu(gate, up); }), copy);
     show("swiglu backward", bytes({gate, gate, gate, gate, gate}),
          median_seconds([&] { ops::swiglu_backward(grad, gate, up); }), copy);
+    for (const auto& [name, form] :
+         {std::pair{"gelu", ops::GeluForm::Exact}, std::pair{"gelu by tanh", ops::GeluForm::Tanh}}) {
+      show(name, bytes({gate, gate}), median_seconds([&] { ops::gelu(gate, form); }), copy);
+      show((std::string(name) + " backward").c_str(), bytes({gate, gate, gate}),
+           median_seconds([&] { ops::gelu_backward(grad, gate, form); }), copy);
+    }
 
     const at::Tensor heads = x.view({8, kTokens / 8, kHeads, kHidden / kHeads}).transpose(1, 2);
     const ops::RopeTable table = ops::make_rope_table(kTokens / 8, kHidden / kHeads, 1e4, kHalf);
     show("rope (both directions)", bytes({x, x}), median_seconds([&] { ops::rope(heads, table); }), copy);
   }
+  embedding_gradients(copy);
   loss_heads();
+  attentions();
   {
     Tensors parameters;
     for (int i = 0; i < 24; ++i) {

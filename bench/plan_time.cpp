@@ -33,8 +33,7 @@ TrainConfig twelve_layers() {
 }
 
 TrainConfig under_a_plan(TrainConfig config, const plan::Planner& planner, std::uint64_t budget) {
-  config.plan = planner.write_down(planner.decide(budget), train::about_step(config));
-  config.micro_batch = config.plan->micro_batch;
+  train::take(planner.write_down(planner.decide(budget), train::about_step(config)), config);
   return config;
 }
 

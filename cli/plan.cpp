@@ -57,15 +57,13 @@ void run(const Flags& flags) {
   plan::Planner planner = planner_for(training, config, hardware);
   if (flags.measure) {
     train::TrainConfig lean = config;  // it fits wherever anything does
-    lean.plan = planner.write_down(planner.decide(0), train::about_step(config));
-    lean.micro_batch = lean.plan->micro_batch;
+    train::take(planner.write_down(planner.decide(0), train::about_step(config)), lean);
     const plan::MeasuredCosts costs = train::measure_costs(lean, hardware);
     planner = planner_for(training, config, hardware, &costs);
     hardware.is_estimate = false;
   }
   const plan::Decision decision = planner.decide(budget(flags, planner, hardware));
-  config.plan = planner.write_down(decision, train::about_step(config));
-  config.micro_batch = config.plan->micro_batch;
+  train::take(planner.write_down(decision, train::about_step(config)), config);
   if (!flags.out.empty() && decision.fits) plan::save_plan(*config.plan, flags.out);
 
   if (flags.json) {

@@ -38,22 +38,21 @@ plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware&
   plan::Decision decision = planner.decide(budget_bytes);
   if (!decision.fits) throw AnswerIsNo(does_not_fit(config, planner, decision));
   config.budget_bytes = budget_bytes;
-  config.plan = planner.write_down(decision, train::about_step(config));
-  config.micro_batch = config.plan->micro_batch;
+  train::take(planner.write_down(decision, train::about_step(config)), config);
   return decision;
 }
 
 void take_plan(const TrainingFlags& flags, const std::string& path, train::TrainConfig& config) {
   check(!flags.micro_batch && !flags.accumulation,
         "a plan says how the batch is split: leave out --micro-batch and --accumulation");
-  config.plan = plan::load_plan(path);
+  plan::Plan plan = plan::load_plan(path);
   try {
-    train::check_plan(*config.plan, config);
+    train::check_plan(plan, config);
   } catch (const Error& error) {
     fail(path, ": ", error.what());
   }
-  config.budget_bytes = config.plan->budget_bytes;
-  config.micro_batch = config.plan->micro_batch;
+  config.budget_bytes = plan.budget_bytes;
+  train::take(std::move(plan), config);
 }
 
 }  // namespace snug::cli

@@ -33,9 +33,10 @@ std::string split_text(const plan::Split& split) {
 
 std::string lever_line(const plan::Lever& lever, const Planner& planner, const Offer& taken) {
   const plan::Split& split = planner.split(taken);
-  const std::string what = lever.name == "micro_batch"
-                               ? fmt::format("{} forwards of {}", split.accumulation, split.micro_batch)
-                               : "values re-made in the backward";
+  const std::string what =
+      lever.name == "micro_batch"   ? fmt::format("{} forwards of {}", split.accumulation, split.micro_batch)
+      : lever.name == "head_chunks" ? fmt::format("logits in {} pieces", split.head_chunks)
+                                    : "values re-made in the backward";
   return fmt::format("  {:<12} {:>14}  {:>+9.1f} %   {}\n", lever.name, "-" + format_bytes(lever.saved_bytes),
                      percent(lever.cost_seconds, planner.plain().step_seconds), what);
 }
@@ -71,6 +72,7 @@ train::TrainConfig plain_config(const train::TrainConfig& config, const Planner&
   train::TrainConfig plain = config;
   plain.plan.reset();
   plain.micro_batch = planner.split(Offer{}).micro_batch;
+  plain.head_chunks = 0;
   return plain;
 }
 
@@ -179,6 +181,7 @@ Json plan_document(const Planner& planner, const Decision& decision, const trace
       {"bound_seconds", std::isfinite(decision.bound_seconds) ? Json(decision.bound_seconds) : Json(nullptr)},
       {"micro_batch", split.micro_batch},
       {"accumulation", split.accumulation},
+      {"head_chunks", split.head_chunks},
       {"levers", plan::to_json(decision.levers)},
       {"missing_bytes", decision.missing_bytes}};
 }

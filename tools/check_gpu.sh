@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds with CUDA, runs every test, the benchmarks and memcheck on this machine's GPU, and leaves their output in a folder:
 #   tools/check_gpu.sh BUILD RESULTS [tests|bench|memcheck]...     (all three unless some are named)
-# CMAKE_PREFIX_PATH says where packages are on a machine without a network.
+# CMAKE_PREFIX_PATH says where packages are on a machine without a network, LIGER where Liger's wheel is unpacked.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:?usage: check_gpu.sh BUILD RESULTS [tests|bench|memcheck]...}
@@ -28,6 +28,10 @@ bench() {
     done
     echo "\$ operators"
     "$build/bin/operators"
+    echo "\$ host_gap"
+    "$build/bin/host_gap"
+    echo "\$ python3 bench/peers.py"
+    PYTHONPATH=${LIGER:-} python3 bench/peers.py || true
     echo "\$ recompute cuda; python3 bench/recompute_twin.py"
     "$build/bin/recompute" cuda
     python3 bench/recompute_twin.py
@@ -54,7 +58,7 @@ bench() {
 # Every GPU test, in shards side by side: it is slow. Calls that are meant to fail are no errors here.
 memcheck() {
   local shards=12 pids=() status=0
-  for test in memory_cuda ops_cuda optim_cuda session_cuda tape_cuda; do
+  for test in memory_cuda ops_cuda optim_cuda precision_cuda session_cuda tape_cuda; do
     for ((shard = 0; shard < shards; ++shard)); do
       [[ $test == tape_cuda || $shard == 0 ]] || continue
       local here=$results/memcheck-$test-$shard.log

@@ -76,12 +76,16 @@ at::Tensor LlamaImpl::logits(const at::Tensor& tokens) {
   return run(tokens, [this](const at::Tensor& hidden) { return project_to_vocabulary(hidden); });
 }
 
-at::Tensor LlamaImpl::loss_sum(const at::Tensor& tokens, const at::Tensor& targets, double scale) {
+at::Tensor LlamaImpl::loss_sum(const at::Tensor& tokens, const at::Tensor& targets, double scale,
+                               std::int64_t head_chunks) {
   check(targets.sizes() == tokens.sizes(), "llama: targets must have the sizes of tokens ", tokens.sizes(),
         ", got ", targets.sizes());
+  check(head_chunks >= 0, "llama: head_chunks must not be negative, got ", head_chunks);
+  const std::int64_t rows = head_chunks > 0 ? (tokens.numel() + head_chunks - 1) / head_chunks : 0;
   return run(tokens, [&](const at::Tensor& hidden) {
-    return ops::linear_cross_entropy(norm_(hidden), head_weight(), targets,
-                                     {.scale = scale, .ignore_index = kIgnoredTarget});
+    return ops::linear_cross_entropy(
+        norm_(hidden), head_weight(), targets,
+        {.scale = scale, .ignore_index = kIgnoredTarget, .rows_at_a_time = rows});
   });
 }
 

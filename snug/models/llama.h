@@ -27,8 +27,10 @@ class SNUG_API LlamaImpl : public torch::nn::Module {
 
   // Sum (not mean) of the cross entropy over all targets but -100, an fp32 scalar. Sums over micro-batches
   // add up, so that dividing by the number of counted targets is exact however a batch is cut: by `scale`,
-  // which the gradients then have from the start.
-  at::Tensor loss_sum(const at::Tensor& tokens, const at::Tensor& targets, double scale = 1);
+  // which the gradients then have from the start. head_chunks: pieces in which the logits are made; 0: by
+  // their size.
+  at::Tensor loss_sum(const at::Tensor& tokens, const at::Tensor& targets, double scale = 1,
+                      std::int64_t head_chunks = 0);
 
   const LlamaConfig& config() const { return config_; }
 

@@ -1,7 +1,8 @@
 #include "snug/nn/embedding.h"
 
-#include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
+
+#include "snug/ops/embedding.h"
 
 namespace snug::nn {
 
@@ -9,7 +10,7 @@ EmbeddingImpl::EmbeddingImpl(std::int64_t rows, std::int64_t hidden, const at::T
     : weight(register_parameter("weight", at::empty({rows, hidden}, options))) {}
 
 at::Tensor EmbeddingImpl::forward(const at::Tensor& tokens) {
-  return at::embedding(weight, tokens);
+  return ops::embedding(weight, tokens);
 }
 
 }  // namespace snug::nn

@@ -13,9 +13,14 @@ struct alignas(sizeof(T) * kCount) Packed {
   T values[kCount];
 };
 
+template <int kCount, class T>
+__device__ inline Packed<T, kCount> load_packed(const T* from) {
+  return *reinterpret_cast<const Packed<T, kCount>*>(from);
+}
+
 template <class T, int kCount>
 __device__ inline void load(const T* from, float (&to)[kCount]) {
-  const auto packed = *reinterpret_cast<const Packed<T, kCount>*>(from);
+  const auto packed = load_packed<kCount>(from);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) to[i] = static_cast<float>(packed.values[i]);
 }

@@ -25,6 +25,11 @@ using torch::autograd::variable_list;
 
 constexpr std::uint64_t kPieceBytes = 512_MiB;
 
+std::int64_t usual_rows(std::int64_t vocabulary, at::ScalarType dtype) {
+  const std::uint64_t row_bytes = static_cast<std::uint64_t>(vocabulary) * c10::elementSize(dtype);
+  return static_cast<std::int64_t>(std::max<std::uint64_t>(kPieceBytes / row_bytes, 1));
+}
+
 // What was made, times what comes from behind the loss. Where it was made, unless it is needed again.
 at::Tensor hand_out(c10::IValue& made, at::Tensor factor) {
   if (!made.isTensor()) return {};
@@ -147,13 +152,18 @@ void check_inputs(const at::Tensor& hidden, const at::Tensor& weight, const at::
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
                                 const LinearCrossEntropyOptions& options) {
   check_inputs(hidden, weight, targets, options);
-  const auto row_bytes = static_cast<std::uint64_t>(weight.size(0)) * hidden.element_size();
-  const auto fitting = static_cast<std::int64_t>(std::max<std::uint64_t>(kPieceBytes / row_bytes, 1));
+  const std::int64_t rows =
+      options.rows_at_a_time > 0 ? options.rows_at_a_time : usual_rows(weight.size(0), hidden.scalar_type());
   const bool grads = at::GradMode::is_enabled();
   return std::get<0>(linear_cross_entropy_with_grads(
       hidden.reshape({-1, hidden.size(-1)}).contiguous(), weight, targets.reshape(-1).contiguous(),
-      options.scale, options.ignore_index, options.rows_at_a_time > 0 ? options.rows_at_a_time : fitting,
-      grads && hidden.requires_grad(), grads && weight.requires_grad()));
+      options.scale, options.ignore_index, rows, grads && hidden.requires_grad(),
+      grads && weight.requires_grad()));
+}
+
+std::int64_t usual_pieces(std::int64_t rows, std::int64_t vocabulary, at::ScalarType dtype) {
+  const std::int64_t at_a_time = usual_rows(vocabulary, dtype);
+  return (rows + at_a_time - 1) / at_a_time;
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_with_grads(

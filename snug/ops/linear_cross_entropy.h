@@ -28,6 +28,9 @@ SNUG_API at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Ten
                                          const at::Tensor& targets,
                                          const LinearCrossEntropyOptions& options = {});
 
+// How many pieces that are for so many rows.
+SNUG_API std::int64_t usual_pieces(std::int64_t rows, std::int64_t vocabulary, at::ScalarType dtype);
+
 // The operator itself, below autograd: (loss, grad_hidden, grad_weight), the latter two undefined unless
 // asked for. hidden is [rows, in], targets [rows].
 SNUG_API std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_with_grads(

@@ -1,52 +1,18 @@
 // The norms on the CPU: a row at a time, rows over threads.
 #include <ATen/OpMathType.h>
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
-#include <array>
 #include <cmath>
-#include <numeric>
 #include <optional>
 #include <tuple>
 
-#include "snug/base/error.h"
+#include "snug/ops/cpu_rows.h"
 
 namespace snug::ops {
 namespace {
-
-// Calls use(T{}) with the type that a dtype stands for.
-template <class Use>
-void with_type(at::ScalarType dtype, Use use) {
-  switch (dtype) {
-    case at::kFloat:
-      return use(float{});
-    case at::kDouble:
-      return use(double{});
-    case at::kBFloat16:
-      return use(c10::BFloat16{});
-    case at::kHalf:
-      return use(c10::Half{});
-    default:
-      fail("rms_norm on the CPU takes floating point, got ", dtype);
-  }
-}
-
-constexpr std::int64_t kLanes = 16;  // sums side by side: they fill vector registers, and round less
-
-// The sum of term(i) over a row.
-template <class Term>
-auto row_sum(std::int64_t hidden, Term term) {
-  using Sum = decltype(term(0));
-  std::array<Sum, kLanes> sums{};
-  std::int64_t i = 0;
-  for (; i + kLanes <= hidden; i += kLanes)
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += term(i + lane);
-  for (; i < hidden; ++i) sums[i % kLanes] += term(i);
-  return std::accumulate(sums.begin(), sums.end(), Sum{});
-}
 
 template <class T, class Wide = at::opmath_type<T>>
 Wide norm_row(const T* x, const T* weight, T* out, std::int64_t hidden, double eps) {
@@ -61,21 +27,11 @@ Wide norm_row(const T* x, const T* weight, T* out, std::int64_t hidden, double e
   return rstd;
 }
 
-// Rows are dealt to a fixed number of threads, so that what each adds up does not depend on the moment.
-template <class Use>
-void each_share(std::int64_t rows, Use use) {
-  const std::int64_t shares = at::get_num_threads();
-  at::parallel_for(0, shares, 1, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t share = first; share < last; ++share)
-      use(share, rows * share / shares, rows * (share + 1) / shares);
-  });
-}
-
 std::tuple<at::Tensor, at::Tensor> rms_norm_cpu(const at::Tensor& x, const at::Tensor& weight, double eps) {
   const std::int64_t hidden = weight.size(0), rows = x.numel() / hidden;
   at::Tensor out = at::empty_like(x);
   at::Tensor rstd = at::empty({rows}, x.options().dtype(at::toOpMathType(x.scalar_type())));
-  with_type(x.scalar_type(), [&](auto zero) {
+  with_type("rms_norm", x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     using Wide = at::opmath_type<T>;
     const auto *from = x.const_data_ptr<T>(), *scale = weight.const_data_ptr<T>();
@@ -96,7 +52,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm_cpu(const at::Tensor
   at::Tensor sum = at::empty_like(x);
   at::Tensor out = at::empty_like(x);
   at::Tensor rstd = at::empty({rows}, x.options().dtype(at::toOpMathType(x.scalar_type())));
-  with_type(x.scalar_type(), [&](auto zero) {
+  with_type("rms_norm", x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     using Wide = at::opmath_type<T>;
     const auto *left = x.const_data_ptr<T>(), *right = residual.const_data_ptr<T>(),
@@ -140,7 +96,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward_cpu(const at::Tensor& grad_
   at::Tensor grad_weight = at::empty_like(weight);
   const at::Tensor sums =
       at::zeros({at::get_num_threads(), hidden}, x.options().dtype(at::toOpMathType(x.scalar_type())));
-  with_type(x.scalar_type(), [&](auto zero) {
+  with_type("rms_norm", x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     using Wide = at::opmath_type<T>;
     const auto *grads = grad_out.const_data_ptr<T>(), *from = x.const_data_ptr<T>(),

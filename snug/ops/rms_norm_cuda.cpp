@@ -3,29 +3,19 @@
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
-#include <limits>
 #include <optional>
 #include <tuple>
 
-#include "snug/base/error.h"
-#include "snug/ops/cuda_launch.h"
+#include "snug/ops/norm_launch.h"
 #include "snug/ops/rms_norm_kernel.h"
 
 namespace snug::ops {
 namespace {
 
-std::int64_t rows_of(const at::Tensor& x) {
-  const std::int64_t hidden = x.size(-1), rows = x.numel() / hidden;
-  check(hidden <= kRmsNormMostHidden, "rms_norm on CUDA takes rows of at most ", kRmsNormMostHidden,
-        " elements, got ", hidden);
-  check(rows <= std::numeric_limits<int>::max(), "rms_norm on CUDA takes at most 2^31 - 1 rows, got ", rows);
-  return rows;
-}
-
 RmsNormForward arguments(const at::Tensor& x, const at::Tensor& weight, double eps) {
   return {.x = x.const_data_ptr(),
           .weight = weight.const_data_ptr(),
-          .rows = rows_of(x),
+          .rows = norm_rows("rms_norm", x),
           .hidden = static_cast<int>(x.size(-1)),
           .eps = static_cast<float>(eps),
           .dtype = kernel_dtype("rms_norm", x)};
@@ -61,10 +51,10 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward_cuda(const at::Tensor& grad
                                                           const at::Tensor& x, const at::Tensor& weight,
                                                           const at::Tensor& rstd) {
   const c10::cuda::CUDAGuard guard(x.device());
-  const std::int64_t rows = rows_of(x), hidden = x.size(-1);
+  const std::int64_t rows = norm_rows("rms_norm", x), hidden = x.size(-1);
   at::Tensor grad_x = at::empty_like(x);
   at::Tensor grad_weight = at::empty_like(weight);
-  const int blocks = rms_norm_backward_blocks(rows);
+  const int blocks = norm_backward_blocks(rows);
   const at::Tensor partial = at::empty({blocks, hidden}, x.options().dtype(at::kFloat));
   launch_on(x, RmsNormBackward{.grad_out = grad_out.const_data_ptr(),
                                .grad_sum = grad_sum ? grad_sum->const_data_ptr() : nullptr,

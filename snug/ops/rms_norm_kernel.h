@@ -38,10 +38,7 @@ struct RmsNormBackward {
   KernelDtype dtype{};
 };
 
-constexpr int kRmsNormMostHidden = 32768;
-
 cudaError_t launch(const RmsNormForward& norm, cudaStream_t stream);
 cudaError_t launch(const RmsNormBackward& norm, cudaStream_t stream);
-int rms_norm_backward_blocks(std::int64_t rows);  // on the current device
 
 }  // namespace snug::ops

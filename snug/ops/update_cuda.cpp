@@ -15,8 +15,11 @@ namespace {
 
 template <class Entry>
 bool takes_vectors(const Entry& entry) {
-  return entry.count % 4 == 0 && is_aligned(entry.weights) && is_aligned(entry.gradients) &&
-         is_aligned(entry.masters) && is_aligned(entry.states[0]) && is_aligned(entry.states[1]);
+  const auto fits = [](const void* address) {
+    return reinterpret_cast<std::uintptr_t>(address) % (kUpdateVector * sizeof(float)) == 0;
+  };
+  return entry.count % kUpdateVector == 0 && fits(entry.weights) && fits(entry.gradients) &&
+         fits(entry.masters) && fits(entry.states[0]) && fits(entry.states[1]);
 }
 
 struct Cuda {
@@ -58,7 +61,7 @@ struct Cuda {
       const std::int64_t before = batch.first_block[batch.entry_count];
       const std::int64_t blocks = (entry.count + kUpdateBlockElements - 1) / kUpdateBlockElements;
       check(before + blocks <= std::numeric_limits<int>::max(),
-            "an optimizer's step on CUDA: more than 2^44 parameters in one launch");
+            "an optimizer's step on CUDA: more than 2^46 parameters in one launch");
       batch.entries[batch.entry_count++] = entry;
       batch.first_block[batch.entry_count] = static_cast<int>(before + blocks);
     }

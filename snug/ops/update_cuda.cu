@@ -79,10 +79,9 @@ __global__ void __launch_bounds__(kThreads) step(const __grid_constant__ UpdateB
 
 template <class Gradient, WeightKind kKind, class Rule>
 void launch_kind(const UpdateBatch<Rule>& batch, cudaStream_t stream) {
-  constexpr int kWide = 4;  // sixteen bytes of fp32
   const int blocks = batch.first_block[batch.entry_count];
   if (batch.wide)
-    step<Rule, Gradient, kKind, kWide><<<blocks, kThreads, 0, stream>>>(batch);
+    step<Rule, Gradient, kKind, kUpdateVector><<<blocks, kThreads, 0, stream>>>(batch);
   else
     step<Rule, Gradient, kKind, 1><<<blocks, kThreads, 0, stream>>>(batch);
 }

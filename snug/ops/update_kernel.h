@@ -34,7 +34,8 @@ struct UpdateBatch {
   Rule rule;
 };
 
-constexpr std::int64_t kUpdateBlockElements = 8192;
+constexpr int kUpdateVector = 8;  // elements per thread and turn
+constexpr std::int64_t kUpdateBlockElements = 32768;
 
 cudaError_t launch(const UpdateBatch<AdamWRule>& batch, cudaStream_t stream);
 cudaError_t launch(const UpdateBatch<SgdRule<false>>& batch, cudaStream_t stream);

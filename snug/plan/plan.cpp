@@ -146,6 +146,7 @@ Json to_json(const Plan& plan) {
           {"budget_bytes", plan.budget_bytes},
           {"micro_batch", plan.micro_batch},
           {"accumulation", plan.accumulation},
+          {"head_chunks", plan.head_chunks},
           {"plain", to_json(plan.plain)},
           {"predicted", to_json(plan.predicted)},
           {"bound_seconds", plan.bound_seconds},
@@ -161,9 +162,12 @@ Plan plan_from_json(Json object, const std::string& where) {
             .budget_bytes = static_cast<std::uint64_t>(count(reader, "budget_bytes", where)),
             .micro_batch = count(reader, "micro_batch", where),
             .accumulation = count(reader, "accumulation", where),
+            .head_chunks = reader.required<std::int64_t>("head_chunks"),
             .plain = amount_from_json(reader.required<Json>("plain"), where + ": plain"),
             .predicted = amount_from_json(reader.required<Json>("predicted"), where + ": predicted"),
             .bound_seconds = seconds(reader, "bound_seconds", where)};
+  check(plan.head_chunks >= 0, where, ": \"head_chunks\" must be 0 (as usual) or more, got ",
+        plan.head_chunks);
   check(plan.step.is_object(), where, ": \"step\" must be an object, got ", plan.step.dump());
   for (Json& lever : array(reader, "levers", where))
     plan.levers.push_back(lever_from_json(std::move(lever), where + ": levers"));

@@ -39,7 +39,7 @@ struct Amount {
 };
 
 struct Lever {
-  std::string name;  // recompute, micro_batch
+  std::string name;  // micro_batch, head_chunks, recompute
   std::uint64_t saved_bytes = 0;
   double cost_seconds = 0;
 
@@ -51,6 +51,7 @@ struct Plan {
   std::uint64_t budget_bytes = 0;
   std::int64_t micro_batch = 0;
   std::int64_t accumulation = 1;
+  std::int64_t head_chunks = 0;  // pieces in which the head makes its logits; 0: as it usually does
   Amount plain, predicted;
   double bound_seconds = 0;  // no plan within the budget is faster
   std::vector<Lever> levers;

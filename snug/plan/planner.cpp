@@ -110,7 +110,7 @@ const Offer& Planner::leanest_within(double slowdown) const {
   return offers_.back();
 }
 
-// In the order in which they are pulled: the batch is split, then values are re-made.
+// In the order in which they are pulled: the batch is split, the head too, then values are re-made.
 std::vector<Lever> Planner::levers(const Offer& taken) const {
   std::vector<Lever> levers;
   const auto pull = [&](const char* name, const Amount& before, const Amount& after) {
@@ -118,9 +118,12 @@ std::vector<Lever> Planner::levers(const Offer& taken) const {
     levers.push_back({name, before.peak_bytes - after.peak_bytes,
                       std::max(0.0, after.step_seconds - before.step_seconds)});
   };
-  const Amount split = all_kept(taken.split);
-  pull("micro_batch", plain_, split);
-  pull("recompute", split, {taken.peak_bytes, taken.seconds});
+  const Split& split = splits_[taken.split];
+  const auto usual = std::ranges::find(splits_, split.micro_batch, &Split::micro_batch) - splits_.begin();
+  const Amount before = all_kept(static_cast<std::size_t>(usual)), kept = all_kept(taken.split);
+  pull("micro_batch", plain_, before);
+  pull("head_chunks", before, kept);
+  pull("recompute", kept, {taken.peak_bytes, taken.seconds});
   return levers;
 }
 
@@ -131,6 +134,7 @@ Plan Planner::write_down(const Decision& decision, Json step) const {
             .budget_bytes = decision.budget_bytes,
             .micro_batch = split.micro_batch,
             .accumulation = split.accumulation,
+            .head_chunks = split.head_chunks,
             .plain = decision.plain,
             .predicted = {taken.peak_bytes, taken.seconds},
             .bound_seconds = decision.bound_seconds,

@@ -27,6 +27,7 @@ namespace snug::plan {
 struct Split {
   std::int64_t micro_batch = 1;
   std::int64_t accumulation = 1;
+  std::int64_t head_chunks = 0;  // pieces of the head's logits; 0: as usual
   std::shared_ptr<const StepModel> model;
 };
 
@@ -66,7 +67,8 @@ SNUG_API Overhead overhead_of(const Hardware& hardware);
 
 class SNUG_API Planner {
  public:
-  explicit Planner(std::vector<Split> splits, const Overhead& overhead = {});  // the plain step's split first
+  // The plain step's split first; of each micro-batch, the one with the usual head first.
+  explicit Planner(std::vector<Split> splits, const Overhead& overhead = {});
 
   const std::vector<Offer>& offers() const { return offers_; }  // by rising peak and falling seconds
   const Split& split(const Offer& offer) const { return splits_[offer.split]; }

@@ -167,6 +167,7 @@ class Session::Impl {
     const plan::Planner planner(
         {{.micro_batch = plan_.micro_batch,
           .accumulation = plan_.accumulation,
+          .head_chunks = plan_.head_chunks,
           .model = std::make_shared<const plan::StepModel>(
               std::move(sketch), static_cast<double>(passes),
               [&](const trace::Work& work) { return plan::seconds(work, hardware_); })}},

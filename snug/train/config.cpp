@@ -128,6 +128,7 @@ Json to_json(const TrainConfig& config) {
                {"batch_size", config.batch_size},
                {"micro_batch", config.micro_batch},
                {"accumulation", config.accumulation()},
+               {"head_chunks", config.head_chunks},
                {"seq_len", config.seq_len},
                {"seed", config.seed},
                {"device", config.device.str()},

@@ -59,6 +59,7 @@ struct TrainConfig {
   std::int64_t steps = 10;
   std::int64_t batch_size = 8;   // sequences per optimizer step
   std::int64_t micro_batch = 8;  // sequences per forward; divides batch_size
+  std::int64_t head_chunks = 0;  // pieces in which the head makes its logits; 0: by their size
   std::int64_t seq_len = 256;
   std::uint64_t seed = 0;
   c10::Device device = c10::kCPU;

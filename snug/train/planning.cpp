@@ -5,9 +5,11 @@
 
 #include <algorithm>
 
+#include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/capture/operator_timer.h"
 #include "snug/capture/sketch.h"
+#include "snug/ops/linear_cross_entropy.h"
 #include "snug/train/step.h"
 #include "snug/train/trainer.h"
 
@@ -49,11 +51,25 @@ std::vector<std::int64_t> divisors(std::int64_t batch) {
   return found;
 }
 
+// As usual, and in four times as many pieces where that frees something and leaves products of a size that
+// hardware likes.
+std::vector<std::int64_t> head_chunks(const TrainConfig& config, std::int64_t micro_batch) {
+  constexpr std::int64_t kFiner = 4, kFewestRows = 512;
+  constexpr std::uint64_t kWorthIt = 16_MiB;
+  const std::int64_t rows = micro_batch * config.seq_len, vocabulary = config.model.vocab_size;
+  const std::int64_t usual = ops::usual_pieces(rows, vocabulary, dtype(config.precision));
+  const std::uint64_t piece_bytes =
+      static_cast<std::uint64_t>(rows / usual * vocabulary) * c10::elementSize(dtype(config.precision));
+  if (piece_bytes < kWorthIt || rows / (usual * kFiner) < kFewestRows) return {0};
+  return {0, usual * kFiner};
+}
+
 }  // namespace
 
-trace::Sketch sketch_step(const TrainConfig& config, std::int64_t micro_batch) {
+trace::Sketch sketch_step(const TrainConfig& config, std::int64_t micro_batch, std::int64_t head_chunks) {
   TrainConfig shape = config;
   shape.micro_batch = micro_batch;
+  shape.head_chunks = head_chunks;
   return capture::sketch(
       [&](memory::Tracker& tracker) {
         TrainingSetup setup(shape, c10::kMeta, tracker);
@@ -70,10 +86,12 @@ plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& opt
   for (const std::int64_t micro :
        options.micro_batches.empty() ? divisors(config.batch_size) : options.micro_batches) {
     const std::int64_t passes = config.batch_size / micro;
-    splits.push_back({.micro_batch = micro,
-                      .accumulation = passes,
-                      .model = std::make_shared<const plan::StepModel>(sketch_step(config, micro),
-                                                                       static_cast<double>(passes), cost)});
+    for (const std::int64_t chunks : head_chunks(config, micro))
+      splits.push_back({.micro_batch = micro,
+                        .accumulation = passes,
+                        .head_chunks = chunks,
+                        .model = std::make_shared<const plan::StepModel>(sketch_step(config, micro, chunks),
+                                                                         static_cast<double>(passes), cost)});
   }
   return plan::Planner(std::move(splits), overhead(config, options.hardware));
 }
@@ -105,13 +123,19 @@ Json about_step(const TrainConfig& config) {
           {"allow_quadratic", config.allow_quadratic}};
 }
 
+void take(plan::Plan plan, TrainConfig& config) {
+  config.micro_batch = plan.micro_batch;
+  config.head_chunks = plan.head_chunks;
+  config.plan = std::move(plan);
+}
+
 void check_plan(const plan::Plan& plan, const TrainConfig& config) {
   check_same(plan.step, about_step(config), "");
   check(
       config.batch_size % plan.micro_batch == 0 && config.batch_size / plan.micro_batch == plan.accumulation,
       "the plan's micro_batch ", plan.micro_batch, " times its accumulation ", plan.accumulation,
       " is not --batch-size ", config.batch_size);
-  const trace::Sketch sketch = sketch_step(config, plan.micro_batch);
+  const trace::Sketch sketch = sketch_step(config, plan.micro_batch, plan.head_chunks);
   for (const auto& call : sketch.calls) {
     const auto region = std::ranges::find(plan.regions, call.tape.region, &plan::RegionPlan::region);
     check(region != plan.regions.end(), "the plan is for another model: it has no region \"",

@@ -2,8 +2,7 @@
 //
 //   plan::Planner planner = make_planner(config, {.hardware = plan::preset("h200")});
 //   plan::Decision decision = planner.decide(12_GiB);
-//   config.plan = planner.write_down(decision, about_step(config));
-//   config.micro_batch = config.plan->micro_batch;
+//   take(planner.write_down(decision, about_step(config)), config);
 //   config.budget_bytes = decision.budget_bytes;
 #pragma once
 
@@ -33,10 +32,14 @@ SNUG_API plan::MeasuredCosts measure_costs(const TrainConfig& config, const plan
 // What a plan is for. One made for another step is refused with the first difference.
 SNUG_API Json about_step(const TrainConfig& config);
 
+// The run under this plan.
+SNUG_API void take(plan::Plan plan, TrainConfig& config);
+
 // Throws Error unless the plan is for this step and this model, region by region.
 SNUG_API void check_plan(const plan::Plan& plan, const TrainConfig& config);
 
 // A step on Meta in which nothing is kept: two passes of it at most, which stand for all.
-SNUG_API trace::Sketch sketch_step(const TrainConfig& config, std::int64_t micro_batch);
+SNUG_API trace::Sketch sketch_step(const TrainConfig& config, std::int64_t micro_batch,
+                                   std::int64_t head_chunks = 0);
 
 }  // namespace snug::train

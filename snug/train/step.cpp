@@ -1,9 +1,9 @@
 #include "snug/train/step.h"
 
 #include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
-#include <ATen/ops/isfinite.h>
 #include <ATen/ops/ne.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -94,12 +94,14 @@ std::unique_ptr<tape::Recording> make_recording(const TrainConfig& config, tape:
       config.plan ? session::planned_fates(*config.plan) : fates_by_hand(config.recompute), options);
 }
 
-at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch, std::int64_t micro_batch,
+at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch, const TrainConfig& config,
                                 double scale) {
+  const std::int64_t micro_batch = config.micro_batch;
   at::Tensor total;
   for (std::int64_t first = 0; first < batch.tokens.size(0); first += micro_batch) {
-    const at::Tensor loss = model->loss_sum(batch.tokens.narrow(0, first, micro_batch),
-                                            batch.targets.narrow(0, first, micro_batch), scale);
+    const at::Tensor loss =
+        model->loss_sum(batch.tokens.narrow(0, first, micro_batch),
+                        batch.targets.narrow(0, first, micro_batch), scale, config.head_chunks);
     loss.backward();
     total = total.defined() ? total.add_(loss.detach()) : loss.detach();
   }
@@ -111,7 +113,7 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
   StepResult result;
   tracker.mark("forward and backward");
   const double scale = inputs.loss_scale;
-  result.loss = accumulate_gradients(setup.model, inputs.batch, config.micro_batch,
+  result.loss = accumulate_gradients(setup.model, inputs.batch, config,
                                      scale / static_cast<double>(inputs.target_count));
   tracker.mark("optimizer");
   const auto gradients = setup.optimizer->gradients();
@@ -122,7 +124,8 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
     result.loss.div_(scale);
     result.gradient_norm.div_(scale);
     control.factor = at::full_like(result.gradient_norm, 1 / scale);
-    control.skip = at::isfinite(result.gradient_norm).logical_not_().to(at::kFloat);
+    // Not finite: what is not 0 less itself. (Meta has no isfinite.)
+    control.skip = (result.gradient_norm - result.gradient_norm).ne(0).to(at::kFloat);
   }
   if (config.optimizer.clip > 0) {
     const at::Tensor clip = optim::clip_factor(result.gradient_norm, config.optimizer.clip);

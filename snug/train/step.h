@@ -40,7 +40,7 @@ SNUG_API std::unique_ptr<tape::Recording> make_recording(const TrainConfig& conf
 // Adds the gradients of the whole batch, micro-batch by micro-batch, and returns the loss. That is `scale`
 // times the sum over all targets, whatever the split, so the gradients do not depend on it.
 SNUG_API at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch,
-                                         std::int64_t micro_batch, double scale);
+                                         const TrainConfig& config, double scale);
 
 struct StepInputs {
   const io::Batch& batch;

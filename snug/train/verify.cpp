@@ -94,7 +94,7 @@ Verified verify(const TrainConfig& config) {
   const io::Batch batch{host.tokens.to(config.device), host.targets.to(config.device)};
   const auto gradients = [&] {
     const double scale = config.precision == Precision::Fp16 ? config.loss_scale : 1;
-    accumulate_gradients(setup.model, batch, config.micro_batch,
+    accumulate_gradients(setup.model, batch, config,
                          scale / static_cast<double>(count_targets(batch.targets)));
     return take_gradients(setup.model);
   };

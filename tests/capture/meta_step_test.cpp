@@ -8,6 +8,9 @@
 #include "snug/models/llama.h"
 #include "snug/nn/rms_norm.h"
 #include "snug/ops/attention.h"
+#include "snug/ops/embedding.h"
+#include "snug/ops/gelu.h"
+#include "snug/ops/layer_norm.h"
 #include "tests/support/allocation_log.h"
 
 namespace snug {
@@ -31,7 +34,10 @@ TEST_F(MetaStep, Embedding) {
   expect_same_allocations([](at::Device device) {
     auto weight = input({50, 16}, device), up = at::ones({4, 7, 16}, device);
     auto tokens = at::ones({4, 7}, at::dtype(at::kLong).device(device));
-    return [=] { grad({at::embedding(weight, tokens)}, {weight}, {up}); };
+    return [=] {
+      grad({at::embedding(weight, tokens)}, {weight}, {up});
+      grad({ops::embedding(weight, tokens)}, {weight}, {up});
+    };
   });
 }
 
@@ -40,6 +46,14 @@ TEST_F(MetaStep, RmsNorm) {
     nn::RmsNorm norm(16, 1e-5, device);
     auto x = input({4, 7, 16}, device), up = at::ones({4, 7, 16}, device);
     return [=]() mutable { grad({norm(x)}, {x, norm->weight}, {up}); };
+  });
+}
+
+TEST_F(MetaStep, LayerNormAndGelu) {
+  expect_same_allocations([](at::Device device) {
+    auto x = input({4, 7, 16}, device), weight = input({16}, device), bias = input({16}, device);
+    auto up = at::ones({4, 7, 16}, device);
+    return [=] { grad({ops::gelu(ops::layer_norm(x, weight, bias, 1e-5))}, {x, weight, bias}, {up}); };
   });
 }
 

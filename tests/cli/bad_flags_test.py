@@ -52,8 +52,12 @@ class BadFlags(CommandTest):
         for device in ("gpu", "cuda:x", "cuda:-1", "cuda:99"):
             self.refuses("train", "--device", device, says=["--device", device])
 
-    def test_fp16_says_what_to_use_until_it_comes(self):
-        self.refuses("train", "--precision", "fp16", says=["fp16", "yet", "bf16 or fp32"])
+    def test_what_only_half_precision_has(self):
+        self.refuses("train", "--loss-scale", "8", says=["--loss-scale", "no use", "fp32"])
+        self.refuses("train", "--precision", "fp16", "--loss-scale", "0.5", says=["--loss-scale", "at least 1"])
+        self.refuses("train", "--master", "split", says=["--master", "fp32"])
+        self.refuses("plan", "--precision", "fp16", "--master", "split", "--budget", "1GiB", says="--master split")
+        self.refuses("train", "--master", "half", says=["--master", "split or fp32"])
 
     def test_batches_that_do_not_divide(self):
         self.refuses("train", "--batch-size", 8, "--accumulation", 3, says=["--accumulation 3", "--batch-size 8"])

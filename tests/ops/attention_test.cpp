@@ -5,11 +5,13 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <string>
 
 #include "snug/base/error.h"
 #include "snug/hooks/operators.h"
 #include "tests/ops/plain_attention.h"
+#include "tests/optim/allocations.h"
 
 namespace snug::ops {
 namespace {
@@ -38,6 +40,29 @@ TEST_P(AttentionTest, EqualsPlainSoftmaxInDoublePrecision) {
   for (std::size_t i = 0; i < results.size(); ++i) {
     EXPECT_EQ(results[i].sizes(), exact[i].sizes());
     EXPECT_LT(error(results[i], exact[i]), 1e-10) << "result " << i;
+  }
+}
+
+// The reference, block by block and all at once: with 512 keys at a time some of these take several blocks.
+TEST_P(AttentionTest, PlainOperatorsAreTheSame) {
+  const auto shape = GetParam();
+  const auto in = random_inputs(shape);
+  for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
+    const auto inputs = in.to(dtype);
+    const auto exact = run(inputs.to(at::kDouble),
+                           [&](auto& q, auto& k, auto& v) { return plain_attention(q, k, v, shape.causal); });
+    const auto kernels =
+        run(inputs, [&](auto& q, auto& k, auto& v) { return attention(q, k, v, {.causal = shape.causal}); });
+    for (const auto backend : {AttentionBackend::Blockwise, AttentionBackend::Quadratic}) {
+      const auto results = run(inputs, [&](auto& q, auto& k, auto& v) {
+        return attention(q, k, v, {.causal = shape.causal, .backend = backend});
+      });
+      for (std::size_t i = 0; i < results.size(); ++i) {
+        EXPECT_TRUE(results[i].transpose(1, 2).is_contiguous()) << "result " << i;
+        EXPECT_LE(error(results[i], exact[i]), std::max(2 * error(kernels[i], exact[i]), 1e-10))
+            << "result " << i;
+      }
+    }
   }
 }
 
@@ -85,6 +110,29 @@ TEST(Attention, GradientsAreTheSlopes) {
     tensor->copy_(entries.view_as(*tensor));
     ++argument;
   }
+}
+
+TEST(Attention, MemoryOfTheReferenceGrowsWithTokens) {
+  const auto peak = [](std::int64_t tokens, AttentionBackend backend) {
+    const auto in = random_inputs({1, 1, 1, tokens, tokens, 8, true}).to(at::kFloat);
+    testing::Allocations allocations;
+    run(in, [&](auto& q, auto& k, auto& v) { return attention(q, k, v, {.backend = backend}); });
+    return static_cast<double>(allocations.peak_bytes());
+  };
+  EXPECT_LT(peak(4096, AttentionBackend::Blockwise), 2.2 * peak(2048, AttentionBackend::Blockwise));
+  EXPECT_LT(peak(4096, AttentionBackend::Default), 2.2 * peak(2048, AttentionBackend::Default));
+  EXPECT_GT(peak(4096, AttentionBackend::Quadratic), 3.5 * peak(2048, AttentionBackend::Quadratic));
+}
+
+TEST(Attention, SaysWhereAKernelIsMissing) {
+  EXPECT_EQ(missing_attention_kernel(at::kCUDA, at::kBFloat16, 128), "");
+  EXPECT_EQ(missing_attention_kernel(at::kCUDA, at::kFloat, 512), "");
+  EXPECT_EQ(missing_attention_kernel(at::kCPU, at::kDouble, 7), "");
+  EXPECT_EQ(missing_attention_kernel(at::kCUDA, at::kBFloat16, 100),
+            "attention on CUDA in BFloat16 has no kernel for heads of 100: a multiple of 8 is expected, at "
+            "most 256");
+  EXPECT_NE(missing_attention_kernel(at::kCUDA, at::kDouble, 64), "");
+  EXPECT_NE(missing_attention_kernel(at::kCPU, at::kLong, 64), "");
 }
 
 TEST(Attention, ScaleCanBeChosen) {

@@ -9,6 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "snug/ops/embedding.h"
+#include "snug/ops/gelu.h"
+#include "snug/ops/layer_norm.h"
 #include "snug/ops/linear_cross_entropy.h"
 #include "snug/ops/project.h"
 #include "snug/ops/rms_norm.h"
@@ -28,6 +31,10 @@ struct FusedCase {
 
 inline at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& weight) {
   return at::rms_norm(x, weight.sizes(), weight, 1e-5);
+}
+
+inline at::Tensor plain_layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return at::layer_norm(x, weight.sizes(), weight, bias, 1e-5);
 }
 
 inline Tensors plain_rope(const Tensors& in) {
@@ -67,7 +74,34 @@ inline std::vector<FusedCase> fused_cases() {
                      {random({2, 3, hidden}), random({2, 3, hidden})},
                      [](const Tensors& in) { return Tensors{ops::swiglu(in[0], in[1])}; },
                      [](const Tensors& in) { return Tensors{at::silu(in[0]) * in[1]}; }});
+    for (const bool tanh : {false, true})
+      cases.push_back({(tanh ? "gelu by tanh" : "gelu") + name,
+                       {random({2, 3, hidden})},
+                       [=](const Tensors& in) {
+                         return Tensors{ops::gelu(in[0], tanh ? ops::GeluForm::Tanh : ops::GeluForm::Exact)};
+                       },
+                       [=](const Tensors& in) { return Tensors{at::gelu(in[0], tanh ? "tanh" : "none")}; }});
   }
+  for (const std::int64_t hidden : {5, 37, 64, 2048, 4104, 9000}) {
+    const std::string name = " of " + std::to_string(hidden);
+    cases.push_back({"layer_norm" + name,
+                     {random({3, 5, hidden}) + 2, random({hidden}), random({hidden})},
+                     [](const Tensors& in) { return Tensors{ops::layer_norm(in[0], in[1], in[2], 1e-5)}; },
+                     [](const Tensors& in) { return Tensors{plain_layer_norm(in[0], in[1], in[2])}; }});
+    cases.push_back({"layer_norm without bias" + name,
+                     {random({7, hidden}), random({hidden})},
+                     [](const Tensors& in) { return Tensors{ops::layer_norm(in[0], in[1], {}, 1e-5)}; },
+                     [](const Tensors& in) { return Tensors{plain_layer_norm(in[0], in[1], {})}; }});
+  }
+  for (const auto token_type : {at::kInt, at::kLong})
+    for (const std::int64_t hidden : {3, 64, 2056}) {
+      const at::Tensor tokens = at::randint(40, {3, 50}, token_type);
+      cases.push_back(
+          {"embedding of " + std::to_string(hidden),
+           {random({40, hidden})},
+           [=](const Tensors& in) { return Tensors{ops::embedding(in[0], tokens.to(in[0].device()))}; },
+           [=](const Tensors& in) { return Tensors{at::embedding(in[0], tokens.to(in[0].device()))}; }});
+    }
   for (const std::int64_t head_dim : {2, 6, 64, 128})
     cases.push_back({"rope of " + std::to_string(head_dim),
                      {random({2, 5, 3, head_dim}).transpose(1, 2)},

@@ -40,13 +40,24 @@ TEST_F(FusedCuda, GiveTheSameBitsEveryTime) {
 
 TEST_F(FusedCuda, ManyRows) {
   const at::Tensor x = at::randn({5000, 64}, at::kDouble), weight = at::randn({64}, at::kDouble);
-  const auto fused = [](const Tensors& in) { return Tensors{rms_norm(in[0], in[1], 1e-5)}; };
-  const auto plain = [](const Tensors& in) { return Tensors{plain_rms_norm(in[0], in[1])}; };
-  const Tensors ours =
-      run_fused(fused, {x, weight}, [](const at::Tensor& tensor) { return tensor.to(at::kFloat).cuda(); });
-  const Tensors exact = run_fused(
-      plain, {x, weight}, [](const at::Tensor& tensor) { return tensor.to(at::kFloat).to(at::kDouble); });
-  for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_LE(relative_error(ours[i], exact[i]), 1e-6) << i;
+  const FusedCase norms[] = {
+      {"rms_norm",
+       {x, weight},
+       [](const Tensors& in) { return Tensors{rms_norm(in[0], in[1], 1e-5)}; },
+       [](const Tensors& in) { return Tensors{plain_rms_norm(in[0], in[1])}; }},
+      {"layer_norm",
+       {x, weight, weight},
+       [](const Tensors& in) { return Tensors{layer_norm(in[0], in[1], in[2], 1e-5)}; },
+       [](const Tensors& in) { return Tensors{plain_layer_norm(in[0], in[1], in[2])}; }}};
+  for (const FusedCase& norm : norms) {
+    const Tensors ours = run_fused(norm.fused, norm.inputs,
+                                   [](const at::Tensor& tensor) { return tensor.to(at::kFloat).cuda(); });
+    const Tensors exact = run_fused(norm.plain, norm.inputs, [](const at::Tensor& tensor) {
+      return tensor.to(at::kFloat).to(at::kDouble);
+    });
+    for (std::size_t i = 0; i < ours.size(); ++i)
+      EXPECT_LE(relative_error(ours[i], exact[i]), 1e-6) << norm.name << ", result " << i;
+  }
 }
 
 TEST_F(FusedCuda, RefuseWhatTheyHaveNoKernelFor) {
@@ -58,6 +69,10 @@ TEST_F(FusedCuda, RefuseWhatTheyHaveNoKernelFor) {
                Error);
   EXPECT_THROW(rms_norm(at::ones({1, 32769}, options), at::ones({32769}, options), 1e-5), Error);
   EXPECT_THROW(rms_norm(at::ones({1, 8}, options), at::ones({8}), 1e-5), Error);
+  EXPECT_THROW(layer_norm(at::ones({1, 32769}, options), at::ones({32769}, options), {}, 1e-5), Error);
+  EXPECT_THROW(layer_norm(at::ones({1, 8}, options), at::ones({8}, options), at::ones({8}), 1e-5), Error);
+  EXPECT_THROW(ops::gelu(at::ones({8}, options.dtype(at::kDouble))), Error);
+  EXPECT_THROW(ops::embedding(at::ones({8, 4}, options), at::zeros({2}, at::kLong)), Error);
 }
 
 }  // namespace

@@ -31,6 +31,10 @@ TEST(FusedOperators, TakeWhatIsNotContiguous) {
   const at::Tensor x = at::randn({6, 10}, at::kDouble).t(), weight = at::randn({6}, at::kDouble);
   EXPECT_TRUE(at::allclose(rms_norm(x, weight, 1e-5), plain_rms_norm(x, weight)));
   EXPECT_TRUE(at::allclose(swiglu(x, x), at::silu(x) * x));
+  EXPECT_TRUE(at::allclose(layer_norm(x, weight, weight, 1e-5), plain_layer_norm(x, weight, weight)));
+  EXPECT_TRUE(at::allclose(ops::gelu(x), at::gelu(x)));
+  const at::Tensor tokens = at::arange(6).view({2, 3}).t();
+  EXPECT_TRUE(at::equal(ops::embedding(x, tokens), at::embedding(x, tokens)));
   EXPECT_TRUE(at::allclose(project(x, {weight.view({1, 6})})[0], at::linear(x, weight.view({1, 6}))));
 }
 
@@ -39,6 +43,27 @@ TEST(FusedOperators, ASumThatAloneIsUsedPassesItsGradient) {
   add_rms_norm(x, residual, at::ones({4}), 1e-5).sum.sum().backward();
   EXPECT_TRUE(at::equal(x.grad(), at::ones({2, 4})));
   EXPECT_TRUE(at::equal(residual.grad(), at::ones({2, 4})));
+}
+
+TEST(FusedOperators, ANormOfRowsOfOneElementIsItsBias) {
+  const at::Tensor x = at::randn({3, 1}).requires_grad_(), weight = at::randn({1}).requires_grad_();
+  const at::Tensor bias = at::randn({1}).requires_grad_();
+  const at::Tensor out = layer_norm(x, weight, bias, 1e-5);
+  EXPECT_TRUE(at::equal(out, bias.expand({3, 1})));
+  out.sum().backward();
+  EXPECT_TRUE(at::equal(x.grad(), at::zeros({3, 1})));
+  EXPECT_TRUE(at::equal(weight.grad(), at::zeros({1})));
+  EXPECT_TRUE(at::equal(bias.grad(), at::full({1}, 3.0f)));
+}
+
+TEST(FusedOperators, StatisticsOfANormAreFp32) {
+  const at::Tensor x = at::randn({2, 3, 8}).to(at::kBFloat16), weight = at::ones({8}, at::kBFloat16);
+  const auto [out, mean, rstd] = layer_norm_with_statistics(x, weight, {}, 1e-5);
+  EXPECT_EQ(out.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(mean.scalar_type(), at::kFloat);
+  EXPECT_EQ(rstd.scalar_type(), at::kFloat);
+  EXPECT_EQ(mean.sizes(), (at::IntArrayRef{6}));
+  EXPECT_TRUE(at::allclose(mean, x.to(at::kFloat).mean(-1).flatten()));
 }
 
 TEST(FusedOperators, AProjectionThatNobodyUsedCostsNothing) {
@@ -94,6 +119,14 @@ TEST(FusedOperators, RefuseWhatTheyCannotDo) {
   EXPECT_THROW(add_rms_norm(x, at::ones({4}), weight, 1e-5), Error);
   EXPECT_THROW(swiglu(x, at::ones({2, 5})), Error);
   EXPECT_THROW(swiglu(at::ones({0}), at::ones({0})), Error);
+  EXPECT_THROW(layer_norm(x, at::ones({5}), {}, 1e-5), Error);
+  EXPECT_THROW(layer_norm(x, weight, at::ones({5}), 1e-5), Error);
+  EXPECT_THROW(layer_norm(x, weight, weight.to(at::kHalf), 1e-5), Error);
+  EXPECT_THROW(layer_norm(at::ones({0, 4}), weight, {}, 1e-5), Error);
+  EXPECT_THROW(layer_norm(at::ones({}), weight, {}, 1e-5), Error);
+  EXPECT_THROW(layer_norm(x.to(at::kLong), weight.to(at::kLong), {}, 1e-5), Error);
+  EXPECT_THROW(ops::gelu(at::ones({0})), Error);
+  EXPECT_THROW(ops::gelu(at::ones({2}, at::kInt)), Error);
   EXPECT_THROW(linear_cross_entropy(x, at::ones({9, 5}), at::zeros({2}, at::kLong)), Error);
   EXPECT_THROW(linear_cross_entropy(x, at::ones({9, 4}), at::zeros({3}, at::kLong)), Error);
   EXPECT_THROW(linear_cross_entropy(x, at::ones({9, 4}), at::zeros({2}, at::kInt)), Error);

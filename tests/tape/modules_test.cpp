@@ -1,9 +1,13 @@
-// Stock torch::nn modules in training mode: whatever they do inside, the tape changes no bit.
+// Stock torch::nn modules in training mode, and fused operators: whatever they do inside, the tape changes no
+// bit.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules.h>
 
+#include "snug/ops/embedding.h"
+#include "snug/ops/gelu.h"
+#include "snug/ops/layer_norm.h"
 #include "snug/tape/region.h"
 #include "tests/tape/problems.h"
 
@@ -88,6 +92,27 @@ TEST_F(Modules, Activations) {
                      nn::Linear(16, 16), nn::Hardtanh(nn::HardtanhOptions().inplace(true)), nn::Linear(16, 4),
                      nn::LogSoftmax(-1), nn::CELU(), nn::SELU(nn::SELUOptions(true))),
       [&](auto& module) { return module->forward(sequence); });
+}
+
+// The parts of a GPT-2 that are operators of snug.
+class FusedParts : public nn::Module {
+ public:
+  at::Tensor forward(const at::Tensor& words) {
+    const at::Tensor x = ops::layer_norm(ops::embedding(table, words), scale, shift, 1e-5);
+    const at::Tensor y = ops::gelu(at::linear(x, wide), ops::GeluForm::Tanh);
+    return ops::gelu(ops::layer_norm(x + at::linear(y, wide.t()), scale, {}, 1e-5));
+  }
+
+ private:
+  at::Tensor table = register_parameter("table", at::randn({20, 16}));
+  at::Tensor scale = register_parameter("scale", at::randn({16}));
+  at::Tensor shift = register_parameter("shift", at::randn({16}));
+  at::Tensor wide = register_parameter("wide", at::randn({64, 16}));
+};
+
+TEST_F(Modules, FusedOperators) {
+  const at::Tensor words = at::randint(20, {6, 3}, at::kLong);
+  compare(std::make_shared<FusedParts>(), [&](auto& parts) { return parts->forward(words); });
 }
 
 }  // namespace

@@ -79,8 +79,7 @@ Tried run(const Case& tried) {
   TrainConfig config = tried.config;
   const plan::Decision decision = tried.planner.decide(tried.budget);
   check(decision.fits, "the budget was drawn to fit");
-  config.plan = tried.planner.write_down(decision, about_step(config));
-  config.micro_batch = config.plan->micro_batch;
+  take(tried.planner.write_down(decision, about_step(config)), config);
   config.budget_bytes = tried.budget;
   const TrainResult result = train(config);
   EXPECT_LE(decision.taken.peak_bytes, tried.budget);

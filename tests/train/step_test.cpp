@@ -23,11 +23,14 @@ io::Batch unequal_documents(std::int64_t rows, std::int64_t tokens, std::int64_t
   return batch;
 }
 
-Gradients gradients(const TrainConfig& config, const io::Batch& batch, std::int64_t micro_batch) {
+Gradients gradients(TrainConfig config, const io::Batch& batch, std::int64_t micro_batch,
+                    std::int64_t head_chunks = 0) {
   at::manual_seed(5);
   models::Llama model(config.model);
-  Gradients result{
-      accumulate_gradients(model, batch, micro_batch, count_targets(batch.targets)).item<double>(), {}};
+  config.micro_batch = micro_batch;
+  config.head_chunks = head_chunks;
+  const double scale = 1.0 / static_cast<double>(count_targets(batch.targets));
+  Gradients result{accumulate_gradients(model, batch, config, scale).item<double>(), {}};
   for (const auto& parameter : model->parameters()) result.tensors.push_back(parameter.grad());
   return result;
 }
@@ -36,7 +39,8 @@ TEST_P(Split, OfOneGlobalBatchGivesTheSameLossAndGradients) {
   TrainConfig config = random_shape(11);
   at::manual_seed(1);
   const io::Batch batch = unequal_documents(12, 33, config.model.vocab_size);
-  const Gradients whole = gradients(config, batch, 12), split = gradients(config, batch, GetParam());
+  const Gradients whole = gradients(config, batch, 12),
+                  split = gradients(config, batch, GetParam(), /*head_chunks=*/GetParam() + 1);
   EXPECT_NEAR(split.loss, whole.loss, 1e-6 * std::abs(whole.loss));
   for (std::size_t i = 0; i < whole.tensors.size(); ++i) {
     const double error = (split.tensors[i] - whole.tensors[i]).norm().item<double>();

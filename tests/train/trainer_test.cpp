@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "snug/base/error.h"
 #include "snug/memory/out_of_budget.h"
@@ -124,14 +125,21 @@ TEST_F(Trainer, TheSameSeedGivesTheSameLosses) {
   EXPECT_EQ(first.last_loss, second.last_loss);
 }
 
-TEST_F(Trainer, Bf16KeepsAWholeMasterAndItsPeakIsPredicted) {
+TEST_F(Trainer, Bf16KeepsAnExactMasterAndItsPeakIsPredicted) {
   TrainConfig config = small();
   config.precision = Precision::Bf16;
-  const TrainResult result = train(config);
-  const auto& peak = result.measured.peak;
-  EXPECT_EQ(peak[Category::Optimizer], 6 * peak[Category::Parameter] + 4 * 74);
-  EXPECT_NEAR(static_cast<double>(peak.total), static_cast<double>(result.predicted.peak.total),
-              0.01 * peak.total);
+  std::vector<double> losses;
+  for (const auto& [master, bytes] :
+       {std::pair{optim::Master::Split, 10u}, std::pair{optim::Master::Fp32, 12u}}) {
+    config.optimizer.master = master;
+    const TrainResult result = train(config);
+    const auto& peak = result.measured.peak;
+    EXPECT_EQ(peak[Category::Optimizer], bytes / 2 * peak[Category::Parameter] + 4 * 74);
+    EXPECT_NEAR(static_cast<double>(peak.total), static_cast<double>(result.predicted.peak.total),
+                0.01 * peak.total);
+    losses.push_back(*result.last_loss);
+  }
+  EXPECT_NEAR(losses[0], losses[1], 1e-3);
 }
 
 TEST_F(Trainer, WritesTheRunDirectory) {
@@ -240,10 +248,76 @@ TEST(TrainConfig, RefusesWhatCannotRun) {
             }),
             "--micro-batch 3 does not divide --batch-size 8");
   EXPECT_NE(message([](auto& c) { c.seq_len = 1 << 20; }).find("positions"), std::string::npos);
-  EXPECT_NE(message([](auto& c) { c.precision = Precision::Fp16; }).find("fp16"), std::string::npos);
+  EXPECT_NE(message([](auto& c) { c.optimizer.master = optim::Master::Split; }).find("--master"),
+            std::string::npos);
+  EXPECT_NE(message([](auto& c) {
+              c.device = c10::kCUDA;
+              c.model.head_dim = 100;
+            }).find("--allow-quadratic"),
+            std::string::npos);
   EXPECT_NE(message([](auto& c) { c.optimizer.lr = NAN; }).find("--lr"), std::string::npos);
   EXPECT_NE(message([](auto& c) { c.optimizer.lr = 1e99; }).find("--lr"), std::string::npos);
   EXPECT_NE(message([](auto& c) { c.optimizer.warmup = 3; }).find("--warmup"), std::string::npos);
+}
+
+// One step in the middle overflows: it and no other is left out, is said to be, and halves the scale.
+TEST_F(Trainer, Fp16SurvivesAnOverflow) {
+  TrainConfig config = small();
+  config.precision = Precision::Fp16;
+  config.steps = 5;
+  config.loss_scale = 1024;
+  config.optimizer.lr = 1e-3;
+  std::vector<StepMetrics> steps;
+  const auto run = [&](std::int64_t overflow_at) {
+    steps.clear();
+    fs::remove_all(folder);
+    return train(config, {.out_dir = folder,
+                          .on_step = [&](const StepMetrics& metrics) { steps.push_back(metrics); },
+                          .on_gradients =
+                              [&](std::int64_t step, const std::vector<at::Tensor>& gradients) {
+                                if (step != overflow_at) return;
+                                gradients[3].flatten()[5].fill_(std::numeric_limits<double>::infinity());
+                              }});
+  };
+  const TrainResult result = run(3);
+  ASSERT_EQ(steps.size(), 5u);
+  for (const StepMetrics& metrics : steps) {
+    EXPECT_EQ(metrics.skipped, metrics.step == 3) << "step " << metrics.step;
+    EXPECT_EQ(metrics.loss_scale, metrics.step <= 3 ? 1024 : 512) << "step " << metrics.step;
+    EXPECT_TRUE(std::isfinite(metrics.loss));
+  }
+  EXPECT_EQ(result.skipped, 1);
+  EXPECT_EQ(result.loss_scale, 512);
+  EXPECT_EQ(result.predicted.peak.total, result.measured.peak.total);
+  EXPECT_LT(*result.last_loss, *result.first_loss);
+  std::ifstream lines(folder / "metrics.jsonl");
+  std::string line;
+  for (int step = 1; std::getline(lines, line); ++step)
+    EXPECT_EQ(line.find("\"skipped\":true") != std::string::npos, step == 3) << line;
+
+  EXPECT_EQ(run(0).skipped, 0);
+  config.precision = Precision::Bf16;
+  const auto fails = [&] { run(2); };
+  EXPECT_THROW(fails(), RunError);
+  config.allow_nan = true;
+  EXPECT_EQ(run(2).steps, 5);
+}
+
+TEST_F(Trainer, Fp16GivesUpWhenNoScaleHelps) {
+  TrainConfig config = small();
+  config.precision = Precision::Fp16;
+  config.steps = 8;
+  config.loss_scale = 4;
+  const auto always = [](std::int64_t, const std::vector<at::Tensor>& gradients) {
+    gradients[0].fill_(std::numeric_limits<double>::quiet_NaN());
+  };
+  try {
+    train(config, {.on_gradients = always});
+    FAIL() << "it went on";
+  } catch (const RunError& error) {
+    EXPECT_NE(std::string(error.what()).find("loss scale fell below 1 at step 3"), std::string::npos)
+        << error.what();
+  }
 }
 
 }  // namespace

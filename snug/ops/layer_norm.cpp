@@ -1,0 +1,98 @@
+// Schema, derivative and checked front of layer_norm; the kernels are in layer_norm_{cpu,cuda}.cpp.
+#include "snug/ops/layer_norm.h"
+
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "snug/base/error.h"
+#include "snug/ops/operator.h"
+
+namespace snug::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+class LayerNormFunction : public torch::autograd::Function<LayerNormFunction> {
+ public:
+  static variable_list forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                               const std::optional<at::Tensor>& bias, double eps) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    auto [out, mean, rstd] = layer_norm_with_statistics(x, weight, bias, eps);
+    context->save_for_backward({x, weight, mean, rstd});
+    context->saved_data["has_bias"] = bias.has_value();
+    context->mark_non_differentiable({mean, rstd});
+    context->set_materialize_grads(false);
+    return {out, mean, rstd};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    if (!grads[0].defined()) return {{}, {}, {}, {}};
+    const auto saved = context->get_saved_variables();
+    auto [grad_x, grad_weight, grad_bias] =
+        layer_norm_backward(grads[0].contiguous(), saved[0], saved[1], saved[2], saved[3],
+                            context->saved_data["has_bias"].toBool());
+    return {grad_x, grad_weight, grad_bias, {}};
+  }
+};
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> differentiable_layer_norm(
+    const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias, double eps) {
+  auto results = LayerNormFunction::apply(x, weight, bias, eps);
+  return {results[0], results[1], results[2]};
+}
+
+TORCH_LIBRARY_FRAGMENT(snug, library) {
+  library.def(
+      "layer_norm(Tensor x, Tensor weight, Tensor? bias, float eps) -> (Tensor out, Tensor mean, Tensor "
+      "rstd)");
+  library.def(
+      "layer_norm_backward(Tensor grad_out, Tensor x, Tensor weight, Tensor mean, Tensor rstd, bool "
+      "has_bias) -> (Tensor grad_x, Tensor grad_weight, Tensor grad_bias)");
+}
+
+TORCH_LIBRARY_IMPL(snug, Autograd, library) {
+  library.impl("layer_norm", TORCH_FN(differentiable_layer_norm));
+  library.impl("layer_norm_backward", torch::autograd::autogradNotImplementedFallback());
+}
+
+void check_is_like_a_row(const at::Tensor& x, const char* name, const at::Tensor& parameter) {
+  check(parameter.dim() == 1 && parameter.size(0) == x.size(-1), "layer_norm: expected ", name, " [",
+        x.size(-1), "] for x ", x.sizes(), ", got ", parameter.sizes());
+  check(parameter.scalar_type() == x.scalar_type(), "layer_norm: x is ", x.scalar_type(), ", ", name, " is ",
+        parameter.scalar_type());
+  check(parameter.device() == x.device(), "layer_norm: x is on ", x.device(), ", ", name, " on ",
+        parameter.device());
+}
+
+}  // namespace
+
+at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                      double eps) {
+  check(x.dim() > 0 && x.numel() > 0, "layer_norm: expected x [..., hidden] that is not empty, got ",
+        x.sizes());
+  check(at::isFloatingType(x.scalar_type()), "layer_norm: expected floating point, got ", x.scalar_type());
+  check_is_like_a_row(x, "weight", weight);
+  const bool has_bias = bias && bias->defined();
+  if (has_bias) check_is_like_a_row(x, "bias", *bias);
+  return std::get<0>(layer_norm_with_statistics(
+      x.contiguous(), weight.contiguous(), has_bias ? std::optional(bias->contiguous()) : std::nullopt, eps));
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_with_statistics(
+    const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias, double eps) {
+  static const auto op = find_operator<decltype(layer_norm_with_statistics)>("snug::layer_norm");
+  return op.call(x, weight, bias, eps);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(const at::Tensor& grad_out,
+                                                                   const at::Tensor& x,
+                                                                   const at::Tensor& weight,
+                                                                   const at::Tensor& mean,
+                                                                   const at::Tensor& rstd, bool has_bias) {
+  static const auto op = find_operator<decltype(layer_norm_backward)>("snug::layer_norm_backward");
+  return op.call(grad_out, x, weight, mean, rstd, has_bias);
+}
+
+}  // namespace snug::ops

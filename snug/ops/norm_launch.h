@@ -1,0 +1,32 @@
+// What the CUDA side of both norms checks and asks before it launches. Internal to ops.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "snug/ops/cuda_launch.h"
+
+namespace snug::ops {
+
+constexpr int kNormMostHidden = 32768;  // what a block holds in registers
+
+inline std::int64_t norm_rows(const char* name, const at::Tensor& x) {
+  const std::int64_t hidden = x.size(-1), rows = x.numel() / hidden;
+  check(hidden <= kNormMostHidden, name, " on CUDA takes rows of at most ", kNormMostHidden,
+        " elements, got ", hidden);
+  check(rows <= std::numeric_limits<int>::max(), name, " on CUDA takes at most 2^31 - 1 rows, got ", rows);
+  return rows;
+}
+
+// Of the backward, on the current device: each block makes one part of the weight's gradient.
+inline int norm_backward_blocks(std::int64_t rows) {
+  constexpr int kBlocksPerProcessor = 4;
+  int device = 0, processors = 1;
+  C10_CUDA_CHECK(cudaGetDevice(&device));
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  return static_cast<int>(std::min<std::int64_t>(rows, processors * kBlocksPerProcessor));
+}
+
+}  // namespace snug::ops

@@ -1,0 +1,104 @@
+// A block per row: sums over it, how its columns are dealt to threads, and the sum of what blocks kept of the
+// weight's gradient. For the norms' kernels.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "snug/ops/kernel_vector.cuh"
+
+namespace snug::ops {
+
+constexpr int kWarp = 32;
+constexpr int kMostThreads = 1024;
+
+// Every thread gets the sums of all. `scratch`, a warp's width per value, is not used again before the next
+// __syncthreads().
+template <int kValues>
+__device__ inline void block_sums(float (&values)[kValues], float* scratch) {
+  const int warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) {
+    for (int offset = kWarp / 2; offset > 0; offset /= 2)
+      values[i] += __shfl_xor_sync(~0u, values[i], offset);
+    if (lane == 0) scratch[i * kWarp + threadIdx.x / kWarp] = values[i];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) {
+    values[i] = lane < warps ? scratch[i * kWarp + lane] : 0;
+    for (int offset = kWarp / 2; offset > 0; offset /= 2)
+      values[i] += __shfl_xor_sync(~0u, values[i], offset);
+  }
+}
+
+__device__ inline float block_sum(float value, float* scratch) {
+  float values[] = {value};
+  block_sums(values, scratch);
+  return values[0];
+}
+
+// In the backward, where a thread's share of a row is small enough.
+template <int kParts>
+constexpr int kRowsAtATime = kParts == 1 ? 2 : 1;
+
+// The first column of a thread's part, kCount columns wide.
+template <int kCount>
+__device__ inline int column(int part) {
+  return (part * blockDim.x + threadIdx.x) * kCount;
+}
+
+// A warp's width of columns per block; its warps share the rows. Always in the same order. The parts of a
+// second gradient follow those of the first.
+template <class T>
+__global__ void add_parts(const float* partial, int parts, int hidden, T* grad, T* second) {
+  __shared__ float sums[kWarp][kWarp + 1];
+  const int column = blockIdx.x * kWarp + threadIdx.x;
+  if (blockIdx.y > 0) {
+    partial += static_cast<std::int64_t>(parts) * hidden;
+    grad = second;
+  }
+  float sum = 0;
+  if (column < hidden)
+    for (int part = threadIdx.y; part < parts; part += kWarp)
+      sum += partial[static_cast<std::int64_t>(part) * hidden + column];
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= hidden) return;
+  for (int i = 1; i < kWarp; ++i) sum += sums[i][threadIdx.x];
+  grad[column] = static_cast<T>(sum);
+}
+
+template <class T>
+void launch_add_parts(const float* partial, int parts, int hidden, void* grad, void* second,
+                      cudaStream_t stream) {
+  const dim3 blocks((hidden + kWarp - 1) / kWarp, second ? 2 : 1);
+  add_parts<<<blocks, dim3(kWarp, kWarp), 0, stream>>>(partial, parts, hidden, static_cast<T*>(grad),
+                                                       static_cast<T*>(second));
+}
+
+inline int threads_for(int hidden, int per_thread) {
+  return (hidden + per_thread * kWarp - 1) / (per_thread * kWarp) * kWarp;
+}
+
+// Calls use(integral constant) with the number of parts that a thread takes, so that a block holds a row.
+template <int kCount, class Use>
+cudaError_t with_parts(int hidden, int least_parts, Use use) {
+  if (least_parts == 1 && threads_for(hidden, kCount) <= kMostThreads)
+    return use(std::integral_constant<int, 1>{});
+  if (threads_for(hidden, kCount * 2) <= kMostThreads) return use(std::integral_constant<int, 2>{});
+  if (threads_for(hidden, kCount * 8) <= kMostThreads) return use(std::integral_constant<int, 8>{});
+  if constexpr (kCount == 1)
+    if (threads_for(hidden, 32) <= kMostThreads) return use(std::integral_constant<int, 32>{});
+  return cudaErrorInvalidValue;
+}
+
+// Calls use(integral constant) with the number of elements loaded at once.
+template <class T, class Use>
+cudaError_t with_count(int hidden, bool aligned, Use use) {
+  constexpr int kWide = 16 / sizeof(T);
+  if (aligned && hidden % kWide == 0) return use(std::integral_constant<int, kWide>{});
+  return use(std::integral_constant<int, 1>{});
+}
+
+}  // namespace snug::ops
