@@ -1,69 +1,48 @@
 // One block per row, which stays in registers between the sums over it and what is made of it. In the
-// backward a block takes many rows, several at a time, and keeps its part of the gradients of weight and
-// bias; a second kernel adds the parts, always in the same order.
+// backward a block takes many rows, asks for the next while it sums the last, and keeps its part of the
+// gradients of weight and bias; a second kernel adds the parts, always in the same order.
 #include "snug/ops/layer_norm_kernel.h"
 #include "snug/ops/norm_rows.cuh"
 
 namespace snug::ops {
 namespace {
 
-// Mean and sum of squared distances from it, of some numbers. Two such are merged without looking at the
-// numbers again (Chan et al. 1983).
-struct Moments {
-  float count, mean, squares;
-
-  __device__ void add(const Moments& other) {
-    const float all = count + other.count;
-    if (all == 0) return;
-    const float apart = other.mean - mean, share = __fdividef(other.count, all);
-    mean += apart * share;
-    squares += other.squares + apart * apart * count * share;
-    count = all;
-  }
-
-  __device__ void add_across_lanes() {
-    for (int offset = kWarp / 2; offset > 0; offset /= 2)
-      add({__shfl_xor_sync(~0u, count, offset), __shfl_xor_sync(~0u, mean, offset),
-           __shfl_xor_sync(~0u, squares, offset)});
-  }
-};
-
-// Every thread gets those of all.
-__device__ Moments block_moments(Moments own, Moments* scratch) {
-  const int lane = threadIdx.x % kWarp;
-  own.add_across_lanes();
-  if (lane == 0) scratch[threadIdx.x / kWarp] = own;
-  __syncthreads();
-  Moments all = lane < static_cast<int>(blockDim.x) / kWarp ? scratch[lane] : Moments{0, 0, 0};
-  all.add_across_lanes();
-  return all;
-}
-
 template <class T, int kCount, int kParts>
 __global__ void __launch_bounds__(kMostThreads) forward(LayerNormForward norm) {
-  __shared__ Moments scratch[kWarp];
+  __shared__ float scratch[2][2 * kWarp];
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * norm.hidden;
   float values[kParts][kCount];
-  Moments own{0, 0, 0};
+  // Of halves both sums at once, from a number of the row: what that loses is less than they have.
+  constexpr bool kAtOnce = sizeof(T) == 2;
+  const float origin = kAtOnce ? static_cast<float>(static_cast<const T*>(norm.x)[row]) : 0;
+  float sums[2] = {};
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
     const int at = column<kCount>(part);
     if (at >= norm.hidden) continue;
     load(static_cast<const T*>(norm.x) + row + at, values[part]);
-    for (int i = 0; i < kCount; ++i) own.mean += values[part][i];
-    own.count += kCount;
-  }
-  if (own.count > 0) own.mean /= own.count;
-#pragma unroll
-  for (int part = 0; part < kParts; ++part) {
-    if (column<kCount>(part) >= norm.hidden) continue;
     for (int i = 0; i < kCount; ++i) {
-      const float apart = values[part][i] - own.mean;
-      own.squares += apart * apart;
+      values[part][i] -= origin;
+      sums[0] += values[part][i];
+      sums[1] += values[part][i] * values[part][i];
     }
   }
-  const Moments all = block_moments(own, scratch);
-  const float mean = all.mean, rstd = 1 / sqrtf(all.squares / norm.hidden + norm.eps);
+  float shift, variance;  // from the origin
+  if constexpr (kAtOnce) {
+    block_sums(sums, scratch[0]);
+    shift = sums[0] / norm.hidden;
+    variance = fmaxf(sums[1] / norm.hidden - shift * shift, 0);
+  } else {
+    shift = block_sum(sums[0], scratch[0]) / norm.hidden;
+    float squares = 0;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      if (column<kCount>(part) >= norm.hidden) continue;
+      for (int i = 0; i < kCount; ++i) squares += (values[part][i] - shift) * (values[part][i] - shift);
+    }
+    variance = block_sum(squares, scratch[1]) / norm.hidden;
+  }
+  const float mean = origin + shift, rstd = 1 / sqrtf(variance + norm.eps);
   if (threadIdx.x == 0) {
     norm.mean[blockIdx.x] = mean;
     norm.rstd[blockIdx.x] = rstd;
@@ -75,7 +54,7 @@ __global__ void __launch_bounds__(kMostThreads) forward(LayerNormForward norm) {
     float weight[kCount], bias[kCount] = {};
     load(static_cast<const T*>(norm.weight) + at, weight);
     if (norm.bias) load(static_cast<const T*>(norm.bias) + at, bias);
-    for (int i = 0; i < kCount; ++i) values[part][i] = (values[part][i] - mean) * rstd * weight[i] + bias[i];
+    for (int i = 0; i < kCount; ++i) values[part][i] = (values[part][i] - shift) * rstd * weight[i] + bias[i];
     store(values[part], static_cast<T*>(norm.out) + row + at);
   }
 }
@@ -110,8 +89,7 @@ struct Row {
 // With g = grad_out * weight and n = (x - mean) * rstd: grad_x = rstd * (g - mean(g) - n * mean(g * n)).
 template <class T, int kCount, int kParts>
 __global__ void __launch_bounds__(kMostThreads) backward(LayerNormBackward norm) {
-  constexpr int kRows = kRowsAtATime<kParts>;
-  __shared__ float scratch[2][2 * kRows * kWarp];  // in turn: a slow warp may still read the last rows'
+  __shared__ float scratch[2][2 * kWarp];  // in turn: a slow warp may still read the last row's
   Packed<T, kCount> weight[kParts];
   float grad_weight[kParts][kCount] = {}, grad_bias[kParts][kCount] = {};
 #pragma unroll
@@ -119,45 +97,36 @@ __global__ void __launch_bounds__(kMostThreads) backward(LayerNormBackward norm)
     if (const int at = column<kCount>(part); at < norm.hidden)
       weight[part] = load_packed<kCount>(static_cast<const T*>(norm.weight) + at);
   const auto w = [&](int part, int i) { return static_cast<float>(weight[part].values[i]); };
+  Row<T, kCount, kParts> next;
+  next.read(norm, blockIdx.x);
   int turn = 0;
-  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kRows; first < norm.rows;
-       first += static_cast<std::int64_t>(gridDim.x) * kRows, turn ^= 1) {
-    Row<T, kCount, kParts> rows[kRows];
+  for (std::int64_t number = blockIdx.x; number < norm.rows; number += gridDim.x, turn ^= 1) {
+    const Row<T, kCount, kParts> row = next;
+    if (number + gridDim.x < norm.rows) next.read(norm, number + gridDim.x);
+    float means[2] = {};  // of g and of g * n
 #pragma unroll
-    for (int row = 0; row < kRows; ++row)
-      if (first + row < norm.rows) rows[row].read(norm, first + row);
-    float means[2 * kRows] = {};  // of each row's g and g * n
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      if (first + row >= norm.rows) continue;
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        if (column<kCount>(part) >= norm.hidden) continue;
-        for (int i = 0; i < kCount; ++i) {
-          const float n = rows[row].n(part, i), g = rows[row].g(part, i) * w(part, i);
-          grad_weight[part][i] += rows[row].g(part, i) * n;
-          grad_bias[part][i] += rows[row].g(part, i);
-          means[2 * row] += g;
-          means[2 * row + 1] += g * n;
-        }
+    for (int part = 0; part < kParts; ++part) {
+      if (column<kCount>(part) >= norm.hidden) continue;
+      for (int i = 0; i < kCount; ++i) {
+        const float n = row.n(part, i), g = row.g(part, i) * w(part, i);
+        grad_weight[part][i] += row.g(part, i) * n;
+        grad_bias[part][i] += row.g(part, i);
+        means[0] += g;
+        means[1] += g * n;
       }
     }
     block_sums(means, scratch[turn]);
+    for (float& mean : means) mean /= norm.hidden;
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      if (first + row >= norm.rows) continue;
-      const float mean = means[2 * row] / norm.hidden, slope = means[2 * row + 1] / norm.hidden;
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        const int at = column<kCount>(part);
-        if (at >= norm.hidden) continue;
-        float grad_x[kCount];
-        for (int i = 0; i < kCount; ++i) {
-          const float g = rows[row].g(part, i) * w(part, i);
-          grad_x[i] = rows[row].rstd * (g - mean - rows[row].n(part, i) * slope);
-        }
-        store(grad_x, static_cast<T*>(norm.grad_x) + (first + row) * norm.hidden + at);
+    for (int part = 0; part < kParts; ++part) {
+      const int at = column<kCount>(part);
+      if (at >= norm.hidden) continue;
+      float grad_x[kCount];
+      for (int i = 0; i < kCount; ++i) {
+        const float g = row.g(part, i) * w(part, i);
+        grad_x[i] = row.rstd * (g - means[0] - row.n(part, i) * means[1]);
       }
+      store(grad_x, static_cast<T*>(norm.grad_x) + number * norm.hidden + at);
     }
   }
 #pragma unroll

@@ -38,43 +38,47 @@ __device__ inline float block_sum(float value, float* scratch) {
   return values[0];
 }
 
-// In the backward, where a thread's share of a row is small enough.
-template <int kParts>
-constexpr int kRowsAtATime = kParts == 1 ? 2 : 1;
-
 // The first column of a thread's part, kCount columns wide.
 template <int kCount>
 __device__ inline int column(int part) {
   return (part * blockDim.x + threadIdx.x) * kCount;
 }
 
-// A warp's width of columns per block; its warps share the rows. Always in the same order. The parts of a
-// second gradient follow those of the first.
+// A sector's width of columns per block, so that there are blocks for all processors; a warp's width of
+// threads per column shares the parts. Always in the same order. The parts of a second gradient follow those
+// of the first.
+constexpr int kPartColumns = 8;
+
 template <class T>
-__global__ void add_parts(const float* partial, int parts, int hidden, T* grad, T* second) {
-  __shared__ float sums[kWarp][kWarp + 1];
-  const int column = blockIdx.x * kWarp + threadIdx.x;
+__global__ void __launch_bounds__(kPartColumns* kWarp)
+    add_parts(const float* partial, int parts, int hidden, T* grad, T* second) {
+  __shared__ float sums[kWarp][kPartColumns];
+  const int column = blockIdx.x * kPartColumns + threadIdx.x;
   if (blockIdx.y > 0) {
     partial += static_cast<std::int64_t>(parts) * hidden;
     grad = second;
   }
   float sum = 0;
-  if (column < hidden)
+  if (column < hidden) {
+#pragma unroll 8
     for (int part = threadIdx.y; part < parts; part += kWarp)
       sum += partial[static_cast<std::int64_t>(part) * hidden + column];
+  }
   sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0 || column >= hidden) return;
-  for (int i = 1; i < kWarp; ++i) sum += sums[i][threadIdx.x];
-  grad[column] = static_cast<T>(sum);
+  for (int half = kWarp / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (static_cast<int>(threadIdx.y) < half)
+      sums[threadIdx.y][threadIdx.x] += sums[threadIdx.y + half][threadIdx.x];
+  }
+  if (threadIdx.y == 0 && column < hidden) grad[column] = static_cast<T>(sums[0][threadIdx.x]);
 }
 
 template <class T>
 void launch_add_parts(const float* partial, int parts, int hidden, void* grad, void* second,
                       cudaStream_t stream) {
-  const dim3 blocks((hidden + kWarp - 1) / kWarp, second ? 2 : 1);
-  add_parts<<<blocks, dim3(kWarp, kWarp), 0, stream>>>(partial, parts, hidden, static_cast<T*>(grad),
-                                                       static_cast<T*>(second));
+  const dim3 blocks((hidden + kPartColumns - 1) / kPartColumns, second ? 2 : 1);
+  add_parts<<<blocks, dim3(kPartColumns, kWarp), 0, stream>>>(partial, parts, hidden, static_cast<T*>(grad),
+                                                              static_cast<T*>(second));
 }
 
 inline int threads_for(int hidden, int per_thread) {

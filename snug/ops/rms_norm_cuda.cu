@@ -39,73 +39,46 @@ __global__ void __launch_bounds__(kMostThreads) forward(RmsNormForward norm) {
   }
 }
 
-// With g = grad_out * weight and n = x * rstd: grad_x = rstd * (g - n * mean(g * n)) + grad_sum. Several rows
-// at a time, as they lie in memory, so that more of it is on its way while sums are made.
+// With g = grad_out * weight and n = x * rstd: grad_x = rstd * (g - n * mean(g * n)) + grad_sum.
 template <class T, int kCount, int kParts, bool kAdds>
 __global__ void __launch_bounds__(kMostThreads) backward(RmsNormBackward norm) {
-  constexpr int kRows = kRowsAtATime<kParts>;
-  __shared__ float scratch[2][kRows * kWarp];  // in turn: a slow warp may still read the last rows'
-  Packed<T, kCount> weight[kParts];
-  float grad_weight[kParts][kCount] = {};
+  __shared__ float scratch[2][kWarp];  // in turn: a slow warp may still read the last row's
+  float weight[kParts][kCount], grad_weight[kParts][kCount] = {};
 #pragma unroll
   for (int part = 0; part < kParts; ++part)
     if (const int at = column<kCount>(part); at < norm.hidden)
-      weight[part] = load_packed<kCount>(static_cast<const T*>(norm.weight) + at);
+      load(static_cast<const T*>(norm.weight) + at, weight[part]);
   int turn = 0;
-  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kRows; first < norm.rows;
-       first += static_cast<std::int64_t>(gridDim.x) * kRows, turn ^= 1) {
-    Packed<T, kCount> x[kRows][kParts], grad[kRows][kParts];
-    float rstd[kRows], means[kRows] = {};
+  for (std::int64_t number = blockIdx.x; number < norm.rows; number += gridDim.x, turn ^= 1) {
+    const std::int64_t row = number * norm.hidden;
+    const float rstd = norm.rstd[number];
+    float g[kParts][kCount], n[kParts][kCount];
+    float dot = 0;
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      if (first + row >= norm.rows) continue;
-      rstd[row] = norm.rstd[first + row];
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        const int at = column<kCount>(part);
-        if (at >= norm.hidden) continue;
-        x[row][part] = load_packed<kCount>(static_cast<const T*>(norm.x) + (first + row) * norm.hidden + at);
-        grad[row][part] =
-            load_packed<kCount>(static_cast<const T*>(norm.grad_out) + (first + row) * norm.hidden + at);
+    for (int part = 0; part < kParts; ++part) {
+      const int at = column<kCount>(part);
+      if (at >= norm.hidden) continue;
+      load(static_cast<const T*>(norm.grad_out) + row + at, g[part]);
+      load(static_cast<const T*>(norm.x) + row + at, n[part]);
+      for (int i = 0; i < kCount; ++i) {
+        n[part][i] *= rstd;
+        grad_weight[part][i] += g[part][i] * n[part][i];
+        g[part][i] *= weight[part][i];
+        dot += g[part][i] * n[part][i];
       }
     }
+    const float mean = block_sum(dot, scratch[turn]) / norm.hidden;
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      if (first + row >= norm.rows) continue;
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        if (column<kCount>(part) >= norm.hidden) continue;
-        for (int i = 0; i < kCount; ++i) {
-          const float n = static_cast<float>(x[row][part].values[i]) * rstd[row];
-          const float g = static_cast<float>(grad[row][part].values[i]);
-          grad_weight[part][i] += g * n;
-          means[row] += g * static_cast<float>(weight[part].values[i]) * n;
-        }
+    for (int part = 0; part < kParts; ++part) {
+      const int at = column<kCount>(part);
+      if (at >= norm.hidden) continue;
+      for (int i = 0; i < kCount; ++i) g[part][i] = rstd * (g[part][i] - n[part][i] * mean);
+      if constexpr (kAdds) {
+        float by_sum[kCount];
+        load(static_cast<const T*>(norm.grad_sum) + row + at, by_sum);
+        for (int i = 0; i < kCount; ++i) g[part][i] += by_sum[i];
       }
-    }
-    block_sums(means, scratch[turn]);
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      if (first + row >= norm.rows) continue;
-      const float mean = means[row] / norm.hidden;
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        const int at = column<kCount>(part);
-        if (at >= norm.hidden) continue;
-        float grad_x[kCount];
-        for (int i = 0; i < kCount; ++i) {
-          const float n = static_cast<float>(x[row][part].values[i]) * rstd[row];
-          const float g =
-              static_cast<float>(grad[row][part].values[i]) * static_cast<float>(weight[part].values[i]);
-          grad_x[i] = rstd[row] * (g - n * mean);
-        }
-        if constexpr (kAdds) {
-          float by_sum[kCount];
-          load(static_cast<const T*>(norm.grad_sum) + (first + row) * norm.hidden + at, by_sum);
-          for (int i = 0; i < kCount; ++i) grad_x[i] += by_sum[i];
-        }
-        store(grad_x, static_cast<T*>(norm.grad_x) + (first + row) * norm.hidden + at);
-      }
+      store(g[part], static_cast<T*>(norm.grad_x) + row + at);
     }
   }
 #pragma unroll

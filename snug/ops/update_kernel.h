@@ -34,8 +34,8 @@ struct UpdateBatch {
   Rule rule;
 };
 
-constexpr int kUpdateVector = 8;  // elements per thread and turn
-constexpr std::int64_t kUpdateBlockElements = 32768;
+constexpr int kUpdateVector = 4;  // elements per thread and turn
+constexpr std::int64_t kUpdateBlockElements = 16384;
 
 cudaError_t launch(const UpdateBatch<AdamWRule>& batch, cudaStream_t stream);
 cudaError_t launch(const UpdateBatch<SgdRule<false>>& batch, cudaStream_t stream);
