@@ -117,12 +117,11 @@ std::string in_short(const Decision& decision, const plan::Plan& plan) {
 }
 
 std::string does_not_fit(const train::TrainConfig& config, const Planner& planner, const Decision& decision) {
-  const train::StateBytes states = train::estimate_states(
-      {.parameters = models::parameter_count(config.model),
-       .precision = config.precision,
-       .master =
-           config.precision == train::Precision::Bf16 ? std::optional(train::Master::Fp32) : std::nullopt,
-       .optimizer = config.optimizer.kind});
+  const train::StateBytes states =
+      train::estimate_states({.parameters = models::parameter_count(config.model),
+                              .precision = config.precision,
+                              .master = train::master(config),
+                              .optimizer = config.optimizer.kind});
   std::string text = fmt::format(
       "does not fit {}: the leanest plan needs {}, {} more ({}, in {})\n\n"
       "  parameters {:>12}\n  gradients  {:>12}\n  optimizer  {:>12}\n  the rest   {:>12}\n\nwhat would "
@@ -136,7 +135,7 @@ std::string does_not_fit(const train::TrainConfig& config, const Planner& planne
   if (states.optimizer > 0)
     text += fmt::format("  optimizer states on the host: {} less (not built yet)\n",
                         format_bytes(states.optimizer));
-  if (planner.splits().size() == 1 && config.batch_size > 1)
+  if (planner.splits().front().micro_batch == planner.splits().back().micro_batch && config.batch_size > 1)
     text += "  a smaller --micro-batch, or none, so that the planner may split the batch\n";
   text += "  a shorter --seq-len, or more memory";
   return text;

@@ -61,7 +61,7 @@ struct Cuda {
       const std::int64_t before = batch.first_block[batch.entry_count];
       const std::int64_t blocks = (entry.count + kUpdateBlockElements - 1) / kUpdateBlockElements;
       check(before + blocks <= std::numeric_limits<int>::max(),
-            "an optimizer's step on CUDA: more than 2^45 parameters in one launch");
+            "an optimizer's step on CUDA: more than 2^42 parameters in one launch");
       batch.entries[batch.entry_count++] = entry;
       batch.first_block[batch.entry_count] = static_cast<int>(before + blocks);
     }

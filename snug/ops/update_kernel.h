@@ -34,8 +34,8 @@ struct UpdateBatch {
   Rule rule;
 };
 
-constexpr int kUpdateVector = 4;  // elements per thread and turn
-constexpr std::int64_t kUpdateBlockElements = 16384;
+constexpr int kUpdateVector = 4;                     // elements per thread and turn
+constexpr std::int64_t kUpdateBlockElements = 2048;  // neighbours are worked on together
 
 cudaError_t launch(const UpdateBatch<AdamWRule>& batch, cudaStream_t stream);
 cudaError_t launch(const UpdateBatch<SgdRule<false>>& batch, cudaStream_t stream);

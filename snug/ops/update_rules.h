@@ -30,7 +30,7 @@ struct AdamWRule {
   static constexpr int kStates = 2;
 
   float lr, beta1, beta2, weight_decay, eps;
-  float kept;                                   // of a weight that decays: 1 - lr * weight_decay
+  float kept;                           // of a weight that decays: 1 - lr * weight_decay
   float correction1, correction2_root;  // 1 - beta1^step, and the root of 1 - beta2^step
 
   SNUG_ANYWHERE AdamWRule at_step(float step) const {

@@ -45,6 +45,12 @@ class Documents(PlanTest):
             with self.subTest(budget):
                 self.check(self.plan("--budget", budget))
 
+    def test_the_head_is_cut_where_its_logits_are_large(self):
+        document = self.document("--model", "llama-1.3b", "--hardware", "h200", "--batch-size", 8, "--seq-len", 4096,
+                                 "--micro-batch", 2, "--budget", "28GiB")
+        self.assertIn("head_chunks", [lever["name"] for lever in document["levers"]])
+        self.assertEqual(document["head_chunks"], 4)
+
     def test_without_a_budget_it_is_the_plain_step(self):
         document = self.plan()
         self.check(document)

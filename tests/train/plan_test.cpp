@@ -147,6 +147,25 @@ TEST(PlannedRuns, FitAThirdOfThePlainPeakAtTheSameMicroBatch) {
   EXPECT_EQ(tried.measured, smallest.budget);
 }
 
+// A vocabulary whose logits are most of the memory: cutting the head is then the first lever.
+TEST(PlannedRuns, TheHeadIsCutIntoMorePieces) {
+  const Threads one(1);
+  TrainConfig config = twelve_layers();
+  config.model.num_layers = 1;
+  config.model.vocab_size = 4096;
+  config.steps = 2;
+  Case cut{config, make_planner(config, {.hardware = plan::preset("cpu"), .micro_batches = {8}})};
+  const std::uint64_t plain = cut.planner.plain().peak_bytes;
+  cut.budget = plain - plain / 10;
+  const plan::Decision decision = cut.planner.decide(cut.budget);
+  EXPECT_EQ(decision.levers.front().name, "head_chunks");
+  EXPECT_EQ(cut.planner.split(decision.taken).head_chunks, 4);
+  const Tried tried = run(cut);
+  EXPECT_EQ(tried.measured, tried.predicted);
+  const plan::Plan plan = cut.planner.write_down(decision, about_step(config));
+  EXPECT_EQ(plan::plan_from_json(plan::to_json(plan), "a plan"), plan);
+}
+
 TEST(PlannedRuns, LearnExactlyWhatThePlainRunLearns) {
   const Threads one(1);
   TrainConfig config = twelve_layers();
