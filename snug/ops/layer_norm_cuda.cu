@@ -11,20 +11,20 @@ template <class T, int kCount, int kParts>
 __global__ void __launch_bounds__(kMostThreads) forward(LayerNormForward norm) {
   __shared__ float scratch[2][2 * kWarp];
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * norm.hidden;
-  float values[kParts][kCount];
   // Of halves both sums at once, from a number of the row: what that loses is less than they have.
   constexpr bool kAtOnce = sizeof(T) == 2;
   const float origin = kAtOnce ? static_cast<float>(static_cast<const T*>(norm.x)[row]) : 0;
+  Packed<T, kCount> x[kParts] = {};  // as it lies in memory: half as many registers
+  const auto value = [&](int part, int i) { return static_cast<float>(x[part].values[i]) - origin; };
   float sums[2] = {};
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
     const int at = column<kCount>(part);
     if (at >= norm.hidden) continue;
-    load(static_cast<const T*>(norm.x) + row + at, values[part]);
+    x[part] = load_packed<kCount>(static_cast<const T*>(norm.x) + row + at);
     for (int i = 0; i < kCount; ++i) {
-      values[part][i] -= origin;
-      sums[0] += values[part][i];
-      sums[1] += values[part][i] * values[part][i];
+      sums[0] += value(part, i);
+      sums[1] += value(part, i) * value(part, i);
     }
   }
   float shift, variance;  // from the origin
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kMostThreads) forward(LayerNormForward norm) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       if (column<kCount>(part) >= norm.hidden) continue;
-      for (int i = 0; i < kCount; ++i) squares += (values[part][i] - shift) * (values[part][i] - shift);
+      for (int i = 0; i < kCount; ++i) squares += (value(part, i) - shift) * (value(part, i) - shift);
     }
     variance = block_sum(squares, scratch[1]) / norm.hidden;
   }
@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kMostThreads) forward(LayerNormForward norm) {
     float weight[kCount], bias[kCount] = {};
     load(static_cast<const T*>(norm.weight) + at, weight);
     if (norm.bias) load(static_cast<const T*>(norm.bias) + at, bias);
-    for (int i = 0; i < kCount; ++i) values[part][i] = (values[part][i] - shift) * rstd * weight[i] + bias[i];
-    store(values[part], static_cast<T*>(norm.out) + row + at);
+    for (int i = 0; i < kCount; ++i) weight[i] = (value(part, i) - shift) * rstd * weight[i] + bias[i];
+    store(weight, static_cast<T*>(norm.out) + row + at);
   }
 }
 
