@@ -8,7 +8,7 @@
 #ifdef __CUDACC__
 #define SNUG_ANYWHERE __host__ __device__
 #else
-#define SNUG_ANYWHERE
+#define SNUG_ANYWHERE [[gnu::always_inline]]  // so that loops over it become vectors
 #endif
 
 namespace snug::ops {
