@@ -27,8 +27,10 @@ double percent(double part, double whole) {
 }
 
 std::string split_text(const plan::Split& split) {
-  return split.accumulation == 1 ? fmt::format("micro-batch {}", split.micro_batch)
-                                 : fmt::format("micro-batch {} x {}", split.micro_batch, split.accumulation);
+  std::string text = fmt::format("micro-batch {}", split.micro_batch);
+  if (split.accumulation > 1) text += fmt::format(" x {}", split.accumulation);
+  if (split.head_chunks > 0) text += fmt::format(", head in {}", split.head_chunks);
+  return text;
 }
 
 std::string lever_line(const plan::Lever& lever, const Planner& planner, const Offer& taken) {
@@ -190,7 +192,8 @@ Json sweep_document(const Planner& planner) {
   for (const Offer* offer : rows(planner))
     points.push_back({{"peak_bytes", offer->peak_bytes},
                       {"step_seconds", offer->seconds},
-                      {"micro_batch", planner.split(*offer).micro_batch}});
+                      {"micro_batch", planner.split(*offer).micro_batch},
+                      {"head_chunks", planner.split(*offer).head_chunks}});
   return points;
 }
 

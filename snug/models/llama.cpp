@@ -81,7 +81,7 @@ at::Tensor LlamaImpl::loss_sum(const at::Tensor& tokens, const at::Tensor& targe
   check(targets.sizes() == tokens.sizes(), "llama: targets must have the sizes of tokens ", tokens.sizes(),
         ", got ", targets.sizes());
   check(head_chunks >= 0, "llama: head_chunks must not be negative, got ", head_chunks);
-  const std::int64_t rows = head_chunks > 0 ? (tokens.numel() + head_chunks - 1) / head_chunks : 0;
+  const std::int64_t rows = head_chunks > 0 ? (tokens.numel() - 1) / head_chunks + 1 : 0;
   return run(tokens, [&](const at::Tensor& hidden) {
     return ops::linear_cross_entropy(
         norm_(hidden), head_weight(), targets,

@@ -64,6 +64,10 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& tokens) {
 }
 
 at::Tensor embedding_backward(const at::Tensor& grad_out, const at::Tensor& tokens, std::int64_t rows) {
+  check(grad_out.dim() > 0 && grad_out.is_contiguous() && grad_out.size(-1) > 0 &&
+            grad_out.numel() == tokens.numel() * grad_out.size(-1) && rows > 0,
+        "embedding_backward: expected a contiguous row per token of ", tokens.sizes(), ", got ",
+        grad_out.sizes(), " for a table of ", rows, " rows");
   static const auto op = find_operator<decltype(embedding_backward)>("snug::embedding_backward");
   return op.call(grad_out, tokens, rows);
 }

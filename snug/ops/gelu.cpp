@@ -78,6 +78,10 @@ at::Tensor gelu(const at::Tensor& x, GeluForm form) {
 }
 
 at::Tensor gelu_backward(const at::Tensor& grad_out, const at::Tensor& x, GeluForm form) {
+  check(grad_out.sizes() == x.sizes() && grad_out.scalar_type() == x.scalar_type() &&
+            grad_out.is_contiguous() && x.is_contiguous(),
+        "gelu_backward: expected two contiguous tensors of one kind, got ", grad_out.sizes(), " ",
+        grad_out.scalar_type(), " and ", x.sizes(), " ", x.scalar_type());
   return call_gelu_backward(grad_out, x, form == GeluForm::Tanh);
 }
 

@@ -14,10 +14,11 @@ GradientTarget gradient_target(std::size_t number) {
     return {};
   const auto& next = node->next_edge(number).function;
   auto* accumulate = dynamic_cast<autograd::AccumulateGrad*>(next.get());
-  if (!accumulate || !accumulate->pre_hooks().empty() || !accumulate->tensor_pre_hooks().empty() ||
-      accumulate->tensor_post_acc_grad_hooks())
+  if (!accumulate || !accumulate->pre_hooks().empty() || !accumulate->post_hooks().empty() ||
+      !accumulate->tensor_pre_hooks().empty() || accumulate->tensor_post_acc_grad_hooks())
     return {};
   const at::Tensor& parameter = accumulate->variable;
+  if (!parameter.requires_grad() || !parameter.is_leaf()) return {};  // changed since the forward
   if (!parameter.grad().defined()) return {.sum = {}, .dtype = parameter.grad_dtype()};
   const bool usable = parameter.grad().is_non_overlapping_and_dense() && node->stream() == next->stream();
   return {.sum = usable ? parameter.grad() : at::Tensor(), .dtype = parameter.grad_dtype()};

@@ -91,6 +91,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(const at::Ten
                                                                    const at::Tensor& weight,
                                                                    const at::Tensor& mean,
                                                                    const at::Tensor& rstd, bool has_bias) {
+  check_is_like_a_row(x, "weight", weight);
+  const std::int64_t rows = x.numel() / x.size(-1);
+  check(grad_out.sizes() == x.sizes() && grad_out.scalar_type() == x.scalar_type() &&
+            grad_out.is_contiguous() && x.is_contiguous() && mean.numel() == rows && rstd.numel() == rows,
+        "layer_norm_backward: x is ", x.sizes(), " ", x.scalar_type(),
+        "; expected a contiguous gradient like it and a mean and rstd per row, got ", grad_out.sizes(), " ",
+        grad_out.scalar_type(), ", ", mean.sizes(), " and ", rstd.sizes());
   static const auto op = find_operator<decltype(layer_norm_backward)>("snug::layer_norm_backward");
   return op.call(grad_out, x, weight, mean, rstd, has_bias);
 }

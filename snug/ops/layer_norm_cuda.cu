@@ -9,40 +9,28 @@ namespace {
 
 template <class T, int kCount, int kParts>
 __global__ void __launch_bounds__(kMostThreads) forward(LayerNormForward norm) {
-  __shared__ float scratch[2][2 * kWarp];
+  __shared__ float scratch[2][kWarp];
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * norm.hidden;
-  // Of halves both sums at once, from a number of the row: what that loses is less than they have.
-  constexpr bool kAtOnce = sizeof(T) == 2;
-  const float origin = kAtOnce ? static_cast<float>(static_cast<const T*>(norm.x)[row]) : 0;
-  Packed<T, kCount> x[kParts] = {};  // as it lies in memory: half as many registers
-  const auto value = [&](int part, int i) { return static_cast<float>(x[part].values[i]) - origin; };
-  float sums[2] = {};
+  float values[kParts][kCount];
+  float sum = 0;
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
     const int at = column<kCount>(part);
     if (at >= norm.hidden) continue;
-    x[part] = load_packed<kCount>(static_cast<const T*>(norm.x) + row + at);
-    for (int i = 0; i < kCount; ++i) {
-      sums[0] += value(part, i);
-      sums[1] += value(part, i) * value(part, i);
-    }
+    load(static_cast<const T*>(norm.x) + row + at, values[part]);
+    for (int i = 0; i < kCount; ++i) sum += values[part][i];
   }
-  float shift, variance;  // from the origin
-  if constexpr (kAtOnce) {
-    block_sums(sums, scratch[0]);
-    shift = sums[0] / norm.hidden;
-    variance = fmaxf(sums[1] / norm.hidden - shift * shift, 0);
-  } else {
-    shift = block_sum(sums[0], scratch[0]) / norm.hidden;
-    float squares = 0;
+  const float mean = block_sum(sum, scratch[0]) / norm.hidden;
+  float squares = 0;
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      if (column<kCount>(part) >= norm.hidden) continue;
-      for (int i = 0; i < kCount; ++i) squares += (value(part, i) - shift) * (value(part, i) - shift);
+  for (int part = 0; part < kParts; ++part) {
+    if (column<kCount>(part) >= norm.hidden) continue;
+    for (int i = 0; i < kCount; ++i) {
+      values[part][i] -= mean;
+      squares += values[part][i] * values[part][i];
     }
-    variance = block_sum(squares, scratch[1]) / norm.hidden;
   }
-  const float mean = origin + shift, rstd = 1 / sqrtf(variance + norm.eps);
+  const float rstd = 1 / sqrtf(block_sum(squares, scratch[1]) / norm.hidden + norm.eps);
   if (threadIdx.x == 0) {
     norm.mean[blockIdx.x] = mean;
     norm.rstd[blockIdx.x] = rstd;
@@ -54,8 +42,8 @@ __global__ void __launch_bounds__(kMostThreads) forward(LayerNormForward norm) {
     float weight[kCount], bias[kCount] = {};
     load(static_cast<const T*>(norm.weight) + at, weight);
     if (norm.bias) load(static_cast<const T*>(norm.bias) + at, bias);
-    for (int i = 0; i < kCount; ++i) weight[i] = (value(part, i) - shift) * rstd * weight[i] + bias[i];
-    store(weight, static_cast<T*>(norm.out) + row + at);
+    for (int i = 0; i < kCount; ++i) values[part][i] = values[part][i] * rstd * weight[i] + bias[i];
+    store(values[part], static_cast<T*>(norm.out) + row + at);
   }
 }
 

@@ -29,14 +29,18 @@ std::vector<at::Tensor> call_project(const at::Tensor& x, at::TensorList weights
 }
 
 // Of halves into fp32: only cuBLAS does so at once.
+bool widens_at_once(const at::Tensor& factor) {
+  return factor.is_cuda() && at::isReducedFloatingType(factor.scalar_type());
+}
+
 at::Tensor fp32_product(const at::Tensor& left, const at::Tensor& right) {
-  return left.is_cuda() ? at::mm(left, right, at::kFloat) : at::mm(left, right).to(at::kFloat);
+  return widens_at_once(left) ? at::mm(left, right, at::kFloat) : at::mm(left, right).to(at::kFloat);
 }
 
 void add_product(at::Tensor& sum, const at::Tensor& left, const at::Tensor& right) {
   if (sum.scalar_type() == left.scalar_type())
     sum.addmm_(left, right);
-  else if (left.is_cuda())
+  else if (sum.scalar_type() == at::kFloat && widens_at_once(left))
     at::addmm_out(sum, sum, left, right, sum.scalar_type());
   else
     sum.add_(at::mm(left, right));

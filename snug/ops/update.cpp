@@ -77,6 +77,12 @@ void check_tensors(const char* name, const UpdateTensors& tensors, const UpdateC
           name, ": factor and skip must be one float32 number on the device of the parameters");
 }
 
+// As every operator that writes: autograd and the tape look whether a weight is still what it was.
+void note_written(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors)
+    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
 }  // namespace
 
 void adamw_(const AdamWTensors& tensors, const AdamWNumbers& numbers, const UpdateControl& control) {
@@ -95,6 +101,8 @@ void adamw_(const AdamWTensors& tensors, const AdamWNumbers& numbers, const Upda
   op.call(tensors.weights, tensors.gradients, tensors.masters, tensors.exp_avgs, tensors.exp_avg_sqs,
           tensors.steps, control.factor, control.skip, numbers.lr, numbers.beta1, numbers.beta2,
           numbers.weight_decay, numbers.eps);
+  for (const auto* written : {&tensors.weights, &tensors.masters, &tensors.exp_avgs, &tensors.exp_avg_sqs})
+    note_written(*written);
 }
 
 void sgd_(const SgdTensors& tensors, const SgdNumbers& numbers, const UpdateControl& control) {
@@ -104,6 +112,7 @@ void sgd_(const SgdTensors& tensors, const SgdNumbers& numbers, const UpdateCont
   static const auto op = find_operator<decltype(UpdateOperators<Nothing>::sgd)>("snug::sgd_");
   op.call(tensors.weights, tensors.gradients, tensors.masters, tensors.momenta, control.factor, control.skip,
           numbers.lr, numbers.momentum, numbers.weight_decay);
+  for (const auto* written : {&tensors.weights, &tensors.masters, &tensors.momenta}) note_written(*written);
 }
 
 }  // namespace snug::ops

@@ -2,7 +2,7 @@
 //
 //   adamw_({.weights = ..., .gradients = ..., .masters = ..., ...}, {.lr = 3e-4});
 //
-// The arithmetic is fp32 and torch's: that of its fused AdamW, that of its SGD.
+// The arithmetic is fp32 and torch's, in its order (see update_rules.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -6,7 +6,8 @@
 
 // A copy for every width of vectors; the loader takes the widest that the machine has. All round alike, as
 // the compiler is told to fuse no products and sums. Sanitizers are not ready when the loader asks.
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define SNUG_EVERY_WIDTH [[gnu::target_clones("avx512f", "avx2", "default")]]
 #else
 #define SNUG_EVERY_WIDTH

@@ -18,7 +18,7 @@ void check_beta(double value, const char* name) {
 // A step that is called off is not counted.
 void count_step(const std::vector<at::Tensor>& steps, const std::optional<at::Tensor>& skip) {
   if (skip)
-    at::_foreach_add_(steps, (1 - *skip).view(at::IntArrayRef{}));
+    at::_foreach_add_(steps, skip->eq(0).to(at::kFloat).view(at::IntArrayRef{}));
   else
     at::_foreach_add_(steps, 1);
 }

@@ -32,6 +32,7 @@ at::Tensor grad_norm(const std::vector<at::Tensor>& gradients) {
 }
 
 at::Tensor clip_factor(const at::Tensor& norm, double max_norm) {
+  check(max_norm > 0, "the norm to clip to must be above 0, got ", max_norm);
   return (max_norm / (norm + 1e-6)).clamp_max_(1.0);
 }
 

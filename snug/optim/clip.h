@@ -1,8 +1,7 @@
 // Clipping gradients by their global norm, without waiting for the device.
 //
 //   const at::Tensor norm = grad_norm(optimizer.gradients());
-//   optimizer.step(lr, {.factor = clip_factor(norm, 1.0)});  // clips on the way: gradients are read once
-//   more
+//   optimizer.step(lr, {.factor = clip_factor(norm, 1.0)});  // clips on the way
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +17,7 @@ namespace snug::optim {
 // as fp32). Undefined gradients are skipped; the others must be on one device.
 SNUG_API at::Tensor grad_norm(const std::vector<at::Tensor>& gradients);
 
-// min(1, max_norm / (norm + 1e-6)), as torch has it.
+// min(1, max_norm / (norm + 1e-6)), as torch has it. max_norm is above 0.
 SNUG_API at::Tensor clip_factor(const at::Tensor& norm, double max_norm);
 
 // The same for gradients that others read: scales them all in place; max_norm 0 only measures. Returns the

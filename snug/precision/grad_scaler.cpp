@@ -7,6 +7,7 @@
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
@@ -20,9 +21,13 @@
 namespace snug {
 namespace {
 
+void check_scale(double scale) {
+  check(std::isfinite(static_cast<float>(scale)) && static_cast<float>(scale) > 0,
+        "GradScaler: the scale must be above 0 and fit fp32, got ", scale);
+}
+
 void check_options(const GradScalerOptions& options) {
-  check(std::isfinite(options.init_scale) && options.init_scale > 0,
-        "GradScaler: init_scale must be finite and above 0, got ", options.init_scale);
+  check_scale(options.init_scale);
   check(options.growth_factor > 1, "GradScaler: growth_factor must be above 1, got ", options.growth_factor);
   check(options.backoff_factor > 0 && options.backoff_factor < 1,
         "GradScaler: backoff_factor must be between 0 and 1, got ", options.backoff_factor);
@@ -44,6 +49,7 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) const {
 }
 
 at::Tensor GradScaler::inverse_scale() const {
+  if (!options_.enabled) return at::ones_like(scale_);
   return scale_.to(at::kDouble).reciprocal().to(at::kFloat);
 }
 
@@ -75,7 +81,8 @@ void GradScaler::find_and_unscale(const void* optimizer, const std::vector<at::T
     if (kind.second == at::kBFloat16) {  // for which torch has no kernel on CUDA
       for (at::Tensor& gradient : group) {
         found_inf.add_(at::isfinite(gradient).all().logical_not_());
-        gradient.mul_(inverse);
+        // With as many dimensions as the gradient the factor is not rounded to bf16 first.
+        gradient.mul_(inverse.view(std::vector<std::int64_t>(static_cast<std::size_t>(gradient.dim()), 1)));
       }
     } else {
       at::_amp_foreach_non_finite_check_and_unscale_(group, found_inf, inverse);
@@ -88,14 +95,18 @@ at::Tensor GradScaler::find_non_finite(const std::vector<at::Tensor>& gradients)
   at::NoGradGuard no_grad;
   check(!gradients.empty(), "GradScaler: the optimizer has no gradients: call backward() first");
   const double largest = std::numeric_limits<double>::infinity();  // the norm's order
-  const at::Tensor norms = at::stack(at::_foreach_norm(gradients, largest, at::kFloat));
+  std::vector<at::Tensor> some;
+  for (const at::Tensor& gradient : gradients)
+    if (gradient.numel() > 0) some.push_back(gradient);
+  if (some.empty()) return at::zeros({}, gradients[0].options().dtype(at::kFloat));
+  const at::Tensor norms = at::stack(at::_foreach_norm(some, largest, at::kFloat));
   return at::isfinite(norms).all().logical_not_().to(at::kFloat);
 }
 
-GradScaler::Stage GradScaler::mark_stepped(const void* optimizer) {
-  PerOptimizer& state = stages_[optimizer];
-  check(state.stage != Stage::Stepped, "step() was called twice for this optimizer since update()");
-  return std::exchange(state.stage, Stage::Stepped);
+GradScaler::Stage GradScaler::stage_before_step(const void* optimizer) {
+  const Stage stage = stages_[optimizer].stage;
+  check(stage != Stage::Stepped, "step() was called twice for this optimizer since update()");
+  return stage;
 }
 
 bool GradScaler::overflowed(const void* optimizer) {
@@ -106,8 +117,8 @@ bool GradScaler::overflowed(const void* optimizer) {
 
 void GradScaler::note_overflow(const void* optimizer, const at::Tensor& found_inf) {
   if (!options_.enabled) return;
-  mark_stepped(optimizer);
-  stages_[optimizer].found_inf.push_back(found_inf);
+  stage_before_step(optimizer);
+  stages_[optimizer] = {Stage::Stepped, {found_inf}};
 }
 
 void GradScaler::update() {
@@ -126,8 +137,7 @@ void GradScaler::update() {
 }
 
 void GradScaler::update(double new_scale) {
-  check(std::isfinite(new_scale) && new_scale > 0,
-        "GradScaler: the new scale must be finite and above 0, got ", new_scale);
+  check_scale(new_scale);
   if (!options_.enabled) return;
   scale_.fill_(new_scale);
   stages_.clear();

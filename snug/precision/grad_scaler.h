@@ -35,6 +35,8 @@ struct GradScalerOptions {
 class SNUG_API GradScaler {
  public:
   explicit GradScaler(c10::Device device, const GradScalerOptions& options = {});
+  GradScaler(const GradScaler&) = delete;  // two would share one scale
+  GradScaler& operator=(const GradScaler&) = delete;
 
   at::Tensor scale(const at::Tensor& loss) const;
 
@@ -47,16 +49,17 @@ class SNUG_API GradScaler {
   template <class Optimizer>
   bool step(Optimizer& optimizer) {
     if (!options_.enabled) return optimizer.step(), true;
-    const Stage stage = mark_stepped(&optimizer);
+    const Stage stage = stage_before_step(&optimizer);
     if constexpr (requires { optimizer.step_unscaled(scale_, scale_); }) {
       if (stage == Stage::Ready) {
         const at::Tensor found_inf = find_non_finite(gradients_of(optimizer));
-        stages_[&optimizer].found_inf.push_back(found_inf);
-        optimizer.step_unscaled(inverse_scale(), found_inf);
+        stages_[&optimizer] = {Stage::Stepped, {found_inf}};
+        optimizer.step_unscaled(inverse_scale().to(found_inf.device()), found_inf);
         return !overflowed(&optimizer);
       }
     }
     if (stage == Stage::Ready) find_and_unscale(&optimizer, gradients_of(optimizer));
+    stages_[&optimizer].stage = Stage::Stepped;
     if (overflowed(&optimizer)) return false;
     optimizer.step();
     return true;
@@ -90,7 +93,7 @@ class SNUG_API GradScaler {
   void unscale(const void* optimizer, const std::vector<at::Tensor>& gradients);
   void find_and_unscale(const void* optimizer, const std::vector<at::Tensor>& gradients);
   static at::Tensor find_non_finite(const std::vector<at::Tensor>& gradients);
-  Stage mark_stepped(const void* optimizer);  // returns the stage before
+  Stage stage_before_step(const void* optimizer);
   bool overflowed(const void* optimizer);
 
   GradScalerOptions options_;

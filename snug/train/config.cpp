@@ -83,6 +83,11 @@ void check_master(Precision precision, std::optional<optim::Master> master) {
         "--master split needs --precision bf16; with fp16 the master is fp32");
 }
 
+std::optional<double> first_loss_scale(const TrainConfig& config) {
+  if (config.precision != Precision::Fp16) return std::nullopt;
+  return config.loss_scale;
+}
+
 std::optional<optim::Master> master(const TrainConfig& config) {
   if (config.precision == Precision::Fp32) return std::nullopt;
   if (config.precision == Precision::Fp16) return optim::Master::Fp32;
@@ -107,6 +112,9 @@ void validate(const TrainConfig& config) {
   const std::string missing = missing_attention(config);
   check(missing.empty() || config.allow_quadratic, missing,
         "; --allow-quadratic runs it in plain operators, whose memory grows with the square of --seq-len");
+  check(!missing.empty() || !config.allow_quadratic,
+        "--allow-quadratic has no use here: there is an attention kernel for heads of ",
+        config.model.head_dim, " in ", name(config.precision), " on ", config.device.str(), "; leave it out");
   check(config.loss_scale >= 1 && config.loss_scale <= std::numeric_limits<float>::max(),
         "--loss-scale must be at least 1 and fit fp32, got ", config.loss_scale);
   check(config.optimizer.warmup >= 0 && config.optimizer.warmup <= config.steps,

@@ -78,6 +78,9 @@ struct TrainConfig {
 // Throws Error for a master that the precision has no use for.
 SNUG_API void check_master(Precision precision, std::optional<optim::Master> master);
 
+// In fp16.
+SNUG_API std::optional<double> first_loss_scale(const TrainConfig& config);
+
 // Where the fp32 values of the weights are; none for fp32, which are their own.
 SNUG_API std::optional<optim::Master> master(const TrainConfig& config);
 

@@ -112,7 +112,7 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
                     memory::Tracker& tracker) {
   StepResult result;
   tracker.mark("forward and backward");
-  const double scale = inputs.loss_scale;
+  const double scale = inputs.loss_scale.value_or(1);
   result.loss = accumulate_gradients(setup.model, inputs.batch, config,
                                      scale / static_cast<double>(inputs.target_count));
   tracker.mark("optimizer");
@@ -120,7 +120,7 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
   if (inputs.on_gradients) inputs.on_gradients(gradients);
   result.gradient_norm = optim::grad_norm(gradients);
   ops::UpdateControl control;
-  if (scale != 1) {
+  if (inputs.loss_scale) {
     result.loss.div_(scale);
     result.gradient_norm.div_(scale);
     control.factor = at::full_like(result.gradient_norm, 1 / scale);
@@ -153,7 +153,7 @@ void run_meta_step(TrainingSetup& setup, const TrainConfig& config, memory::Trac
            {.batch = batch,
             .target_count = rows * config.seq_len,
             .lr = config.optimizer.lr,
-            .loss_scale = config.precision == Precision::Fp16 ? config.loss_scale : 1},
+            .loss_scale = first_loss_scale(config)},
            config, tracker);
 }
 

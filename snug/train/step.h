@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "snug/base/export.h"
 #include "snug/io/token_dataset.h"
@@ -46,14 +47,16 @@ struct StepInputs {
   const io::Batch& batch;
   std::int64_t target_count = 0;  // targets that are not -100
   double lr = 0;
-  double loss_scale = 1;  // the gradients are so many times too large until they are used
+  // The gradients are so many times too large until they are used. With one, even of 1, gradients that are
+  // not finite are not used at all.
+  std::optional<double> loss_scale;
   std::function<void(const std::vector<at::Tensor>&)> on_gradients;  // before they are used
 };
 
 // Scalars on the device.
 struct StepResult {
   at::Tensor loss;           // mean over the global batch's targets
-  at::Tensor gradient_norm;  // before clipping; of a scaled loss: if it is not finite, nothing was updated
+  at::Tensor gradient_norm;  // before clipping; with a loss scale: if it is not finite, nothing was updated
 };
 
 // The whole step; gradients are freed at its end.

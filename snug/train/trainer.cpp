@@ -147,7 +147,7 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
                       {.batch = batch,
                        .target_count = count_targets(batch.targets),
                        .lr = lr,
-                       .loss_scale = scaler.get_scale(),
+                       .loss_scale = scaler.is_enabled() ? std::optional(scaler.get_scale()) : std::nullopt,
                        .on_gradients =
                            [&](const auto& gradients) {
                              if (options.on_gradients) options.on_gradients(step + 1, gradients);

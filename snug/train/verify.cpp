@@ -93,7 +93,7 @@ Verified verify(const TrainConfig& config) {
   const io::Batch host = data.batch(0, config.batch_size);
   const io::Batch batch{host.tokens.to(config.device), host.targets.to(config.device)};
   const auto gradients = [&] {
-    const double scale = config.precision == Precision::Fp16 ? config.loss_scale : 1;
+    const double scale = first_loss_scale(config).value_or(1);
     accumulate_gradients(setup.model, batch, config,
                          scale / static_cast<double>(count_targets(batch.targets)));
     return take_gradients(setup.model);

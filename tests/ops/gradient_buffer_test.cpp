@@ -45,6 +45,33 @@ TEST(GradientBuffer, HooksSeeEveryGradient) {
   EXPECT_TRUE(seen[1].defined() && at::allclose(seen[0] + seen[1], passes.weight.grad()));
 }
 
+TEST(GradientBuffer, AWeightFrozenSinceTheForwardGetsNothing) {
+  TwoPasses passes(at::kFloat);
+  passes.weight.mutable_grad() = at::zeros_like(passes.weight);
+  passes.x[0].requires_grad_();
+  const at::Tensor loss = passes.loss(0);
+  passes.weight.requires_grad_(false);
+  loss.backward();
+  EXPECT_EQ(passes.weight.grad().abs().sum().item<float>(), 0);
+}
+
+TEST(GradientBuffer, AGraphThatIsKeptAddsEveryTime) {
+  TwoPasses passes(at::kDouble);
+  const at::Tensor loss = passes.loss(0);
+  loss.backward({}, /*keep_graph=*/true);
+  const at::Tensor once = passes.weight.grad().clone();
+  loss.backward();
+  EXPECT_TRUE(at::allclose(passes.weight.grad(), 2 * once));
+}
+
+TEST(GradientBuffer, ASecondDerivativeGoesThroughAutograd) {
+  TwoPasses passes(at::kDouble);
+  passes.weight.mutable_grad() = at::zeros_like(passes.weight);
+  const at::Tensor before = passes.weight.grad();
+  passes.loss(0).backward({}, /*keep_graph=*/true, /*create_graph=*/true);
+  EXPECT_FALSE(passes.weight.grad().is_same(before)) << "a sum that is differentiable is a new tensor";
+}
+
 TEST(GradientBuffer, AWeightUsedTwiceInOneGraphGetsBoth) {
   TwoPasses passes(at::kDouble);
   passes.weight.mutable_grad() = at::ones_like(passes.weight);

@@ -129,5 +129,10 @@ TEST(ClipGradNorm, RefusesANegativeNorm) {
             "the norm to clip to must be at least 0 (0 = only measure), got nan");
 }
 
+TEST(ClipFactor, RefusesANormOfZero) {
+  EXPECT_EQ(testing::message_of<Error>([] { clip_factor(at::ones({}), 0); }),
+            "the norm to clip to must be above 0, got 0");
+}
+
 }  // namespace
 }  // namespace snug::optim

@@ -78,5 +78,16 @@ TEST(Optimizer, RefusesALearningRateThatIsNoNumber) {
             "lr must be finite and at least 0, got nan");
 }
 
+// As with torch's own optimizers: autograd sees that the weight is not what the forward used.
+TEST(Optimizer, AStepBetweenForwardAndBackwardIsSeen) {
+  std::vector<at::Tensor> parameters{at::ones({3, 3}).requires_grad_()};
+  Sgd optimizer(parameters);
+  const at::Tensor x = at::ones({3, 3}).requires_grad_();
+  const at::Tensor loss = at::mm(x, parameters[0]).sum();
+  parameters[0].mutable_grad() = at::ones({3, 3});
+  optimizer.step(0.1);
+  EXPECT_THROW(loss.backward(), c10::Error);
+}
+
 }  // namespace
 }  // namespace snug::optim

@@ -30,6 +30,28 @@ TEST(GradScalerTest, UnscaledGradientsCanBeClipped) {
   EXPECT_TRUE(at::equal(weight.detach(), at::full({4}, -0.5)));
 }
 
+TEST(GradScalerTest, TakesBf16Gradients) {
+  GradScaler scaler(c10::kCPU, {.init_scale = 3});  // whose inverse is no bf16
+  at::Tensor weight = at::ones({4}, at::kBFloat16).requires_grad_();
+  torch::optim::SGD optimizer({weight}, 1);
+  weight.mutable_grad() = at::full({4}, 3.0, at::kBFloat16);
+  scaler.unscale_(optimizer);
+  EXPECT_TRUE(at::equal(weight.grad(), at::ones({4}, at::kBFloat16)));
+  scaler.update();
+  weight.mutable_grad()[2] = std::numeric_limits<double>::infinity();
+  EXPECT_FALSE(scaler.step(optimizer));
+}
+
+TEST(GradScalerTest, AFailedStepMayBeTriedAgain) {
+  GradScaler scaler(c10::kCPU, {.init_scale = 2});
+  std::vector<at::Tensor> weights{at::ones({4}).requires_grad_(), at::ones({0}).requires_grad_()};
+  optim::Sgd optimizer(weights, {.lr = 0.5});
+  EXPECT_THROW(scaler.step(optimizer), Error) << "no gradients";
+  for (at::Tensor& weight : weights) weight.mutable_grad() = at::full_like(weight.detach(), 2.0);
+  EXPECT_TRUE(scaler.step(optimizer));
+  EXPECT_TRUE(at::equal(weights[0].detach(), at::full({4}, 0.5)));
+}
+
 TEST(GradScalerTest, HasTheStateOfTorchs) {
   GradScaler scaler(c10::kCPU);
   EXPECT_EQ(scaler.state().dump(),
@@ -56,6 +78,7 @@ TEST(GradScalerTest, ADisabledOnePassesThrough) {
   torch::optim::SGD optimizer({weight}, 0.5);
   give_gradient(scaler, weight, 1);
   EXPECT_TRUE(at::equal(weight.grad(), at::ones({4})));
+  EXPECT_EQ(scaler.inverse_scale().item<float>(), 1.0F);
   EXPECT_TRUE(scaler.step(optimizer));
   scaler.update();
   EXPECT_TRUE(at::equal(weight.detach(), at::full({4}, 0.5)));
@@ -78,6 +101,7 @@ TEST(GradScalerTest, SaysWhatIsOutOfOrder) {
   says([&] { scaler.step(optimizer); }, "step() was called twice");
   says([&] { scaler.unscale_(optimizer); }, "after step()");
   says([&] { scaler.update(0); }, "above 0");
+  says([&] { scaler.update(1e300); }, "fit fp32");
   scaler.update(16);
   EXPECT_EQ(scaler.get_scale(), 16);
 

@@ -50,6 +50,34 @@ TEST_P(Split, OfOneGlobalBatchGivesTheSameLossAndGradients) {
 
 INSTANTIATE_TEST_SUITE_P(MicroBatches, Split, testing::Values(1, 2, 3, 4, 6));
 
+// A loss scale of 1 is one: what overflows is not used.
+TEST(RunStep, SkipsWhatIsNotFiniteAtEveryScale) {
+  TrainConfig config = random_shape(12);
+  config.precision = Precision::Fp16;
+  config.micro_batch = config.batch_size;
+  memory::Tracker tracker;
+  TrainingSetup setup(config, c10::kCPU, tracker);
+  const at::Tensor tokens =
+      at::randint(config.model.vocab_size, {config.batch_size, config.seq_len}, at::kLong);
+  const io::Batch batch{tokens, tokens};
+  std::vector<at::Tensor> before;
+  for (std::size_t i = 0; i < setup.optimizer->parameters().size(); ++i)
+    before.push_back(setup.optimizer->exact(i));
+  for (const double scale : {1.0, 8.0}) {
+    const StepResult result =
+        run_step(setup,
+                 {.batch = batch,
+                  .target_count = tokens.numel(),
+                  .lr = 0.1,
+                  .loss_scale = scale,
+                  .on_gradients = [](const auto& gradients) { gradients[0].fill_(NAN); }},
+                 config, tracker);
+    EXPECT_TRUE(std::isnan(result.gradient_norm.item<double>()));
+  }
+  for (std::size_t i = 0; i < before.size(); ++i)
+    EXPECT_TRUE(at::equal(setup.optimizer->exact(i), before[i])) << "parameter " << i;
+}
+
 TEST(CountTargets, LeavesOutIgnoredOnesAndRefusesABatchOfNothing) {
   EXPECT_EQ(count_targets(at::tensor({1, -100, 3})), 2);
   EXPECT_THROW(count_targets(at::full({3}, -100, at::kLong)), std::runtime_error);
