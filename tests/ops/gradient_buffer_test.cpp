@@ -70,6 +70,7 @@ TEST(GradientBuffer, ASecondDerivativeGoesThroughAutograd) {
   const at::Tensor before = passes.weight.grad();
   passes.loss(0).backward({}, /*keep_graph=*/true, /*create_graph=*/true);
   EXPECT_FALSE(passes.weight.grad().is_same(before)) << "a sum that is differentiable is a new tensor";
+  passes.weight.mutable_grad().reset();  // else weight and gradient hold one another
 }
 
 TEST(GradientBuffer, AWeightUsedTwiceInOneGraphGetsBoth) {
