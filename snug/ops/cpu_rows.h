@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
 #include <array>
@@ -51,6 +52,18 @@ void each_share(std::int64_t rows, Use use) {
     for (std::int64_t share = first; share < last; ++share)
       use(share, rows * share / shares, rows * (share + 1) / shares);
   });
+}
+
+// What the shares [shares, hidden] add up to, in their order.
+template <class T, class Wide>
+void add_shares(const Wide* sums, std::int64_t shares, const at::Tensor& to) {
+  const std::int64_t hidden = to.numel();
+  T* totals = to.mutable_data_ptr<T>();
+  for (std::int64_t i = 0; i < hidden; ++i) {
+    Wide total = 0;
+    for (std::int64_t share = 0; share < shares; ++share) total += sums[share * hidden + i];
+    totals[i] = static_cast<T>(total);
+  }
 }
 
 }  // namespace snug::ops

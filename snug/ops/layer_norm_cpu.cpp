@@ -96,18 +96,6 @@ void layer_norm_backward_row(const T* grad_out, const T* x, const T* weight, Wid
   }
 }
 
-// The sum over the first dimension, in its order.
-template <class T, class Wide>
-void add_shares(const Wide* sums, std::int64_t shares, const at::Tensor& to) {
-  const std::int64_t hidden = to.numel();
-  T* totals = to.mutable_data_ptr<T>();
-  for (std::int64_t i = 0; i < hidden; ++i) {
-    Wide total = 0;
-    for (std::int64_t share = 0; share < shares; ++share) total += sums[share * hidden + i];
-    totals[i] = static_cast<T>(total);
-  }
-}
-
 Three layer_norm_backward_cpu(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
                               const at::Tensor& mean, const at::Tensor& rstd, bool has_bias) {
   const LayerNormGradients grad = layer_norm_backward_room(x, weight, has_bias);

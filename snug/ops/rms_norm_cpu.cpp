@@ -102,7 +102,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward_cpu(const at::Tensor& grad_
     const auto *grads = grad_out.const_data_ptr<T>(), *from = x.const_data_ptr<T>(),
                *scale = weight.const_data_ptr<T>();
     const auto* by_sum = grad_sum ? grad_sum->const_data_ptr<T>() : nullptr;
-    auto *to = grad_x.mutable_data_ptr<T>(), *to_weight = grad_weight.mutable_data_ptr<T>();
+    auto* to = grad_x.mutable_data_ptr<T>();
     const auto* kept = rstd.const_data_ptr<Wide>();
     auto* partial = sums.mutable_data_ptr<Wide>();
     each_share(rows, [&](std::int64_t share, std::int64_t first, std::int64_t last) {
@@ -112,11 +112,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward_cpu(const at::Tensor& grad_
                      partial + share * hidden, hidden);
       }
     });
-    for (std::int64_t i = 0; i < hidden; ++i) {
-      Wide total = 0;
-      for (std::int64_t share = 0; share < sums.size(0); ++share) total += partial[share * hidden + i];
-      to_weight[i] = static_cast<T>(total);
-    }
+    add_shares<T>(partial, sums.size(0), grad_weight);
   });
   return {grad_x, grad_weight};
 }

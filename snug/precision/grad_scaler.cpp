@@ -79,8 +79,8 @@ void GradScaler::find_and_unscale(const void* optimizer, const std::vector<at::T
     at::Tensor found_inf = at::zeros({}, at::TensorOptions(device).dtype(at::kFloat));
     const at::Tensor inverse = inverse_scale().to(device);
     if (kind.second == at::kBFloat16) {  // for which torch has no kernel on CUDA
+      found_inf = find_non_finite(group);
       for (at::Tensor& gradient : group) {
-        found_inf.add_(at::isfinite(gradient).all().logical_not_());
         // With as many dimensions as the gradient the factor is not rounded to bf16 first.
         gradient.mul_(inverse.view(std::vector<std::int64_t>(static_cast<std::size_t>(gradient.dim()), 1)));
       }
