@@ -156,7 +156,7 @@ int main() {
               static_cast<long long>(kTokens), static_cast<long long>(kHidden), static_cast<long long>(kFfn));
   {
     at::NoGradGuard no_grad;
-    const at::Tensor x = at::randn({kTokens, kHidden}, kHalf), y = at::randn_like(x),
+    const at::Tensor x = at::randn({kTokens, kHidden}, kHalf), y = at::randn_like(x), z = at::randn_like(x),
                      weight = at::ones({kHidden}, kHalf);
     const auto [out, rstd] = ops::rms_norm_with_rstd(x, weight, 1e-5);
     show("rms_norm", bytes({x, x, rstd}), median_seconds([&] { ops::rms_norm_with_rstd(x, weight, 1e-5); }),
@@ -166,7 +166,7 @@ int main() {
     show("rms_norm backward", bytes({x, x, x, rstd}),
          median_seconds([&] { ops::rms_norm_backward(y, {}, x, weight, rstd); }), copy);
     show("add_rms_norm backward", bytes({x, x, x, x, rstd}),
-         median_seconds([&] { ops::rms_norm_backward(y, x, x, weight, rstd); }), copy);
+         median_seconds([&] { ops::rms_norm_backward(y, z, x, weight, rstd); }), copy);
     const auto normed = ops::layer_norm_with_statistics(x, weight, weight, 1e-5);
     const at::Tensor &mean = std::get<1>(normed), &scale = std::get<2>(normed);
     show("layer_norm", bytes({x, x, mean, scale}),

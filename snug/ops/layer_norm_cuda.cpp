@@ -43,7 +43,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward_cuda(
   at::Tensor grad_weight = at::empty_like(weight);
   at::Tensor grad_bias;
   if (has_bias) grad_bias = at::empty_like(weight);
-  const int blocks = norm_backward_blocks(rows);
+  const int blocks = norm_backward_blocks(rows, 5);
   const at::Tensor partial = at::empty({has_bias ? 2 : 1, blocks, hidden}, x.options().dtype(at::kFloat));
   launch_on(x, LayerNormBackward{.grad_out = grad_out.const_data_ptr(),
                                  .x = x.const_data_ptr(),

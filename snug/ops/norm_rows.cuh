@@ -10,7 +10,8 @@
 namespace snug::ops {
 
 constexpr int kWarp = 32;
-constexpr int kMostThreads = 1024;
+constexpr int kForwardThreads = 1024, kBackwardThreads = 512;  // at most, of a block
+constexpr int kLongRow = 1024;  // from here on a thread takes several vectors, for more loads in flight
 
 // Every thread gets the sums of all. `scratch`, a warp's width per value, is not used again before the next
 // __syncthreads().
@@ -42,6 +43,31 @@ __device__ inline float block_sum(float value, float* scratch) {
 template <int kCount>
 __device__ inline int column(int part) {
   return (part * blockDim.x + threadIdx.x) * kCount;
+}
+
+// A thread's share of a row, as it lies in memory: half as many registers as in fp32. Zero beyond the row.
+template <class T, int kCount, int kParts>
+class Share {
+ public:
+  __device__ void load(const void* row, int hidden) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const int at = column<kCount>(part);
+      parts_[part] = at < hidden ? load_packed<kCount>(static_cast<const T*>(row) + at) : Packed<T, kCount>{};
+    }
+  }
+  __device__ float operator()(int part, int i) const {
+    return static_cast<float>(parts_[part].values[i]);
+  }
+
+ private:
+  Packed<T, kCount> parts_[kParts];
+};
+
+// One of `rows`, each `hidden` wide.
+template <class T>
+__device__ inline const T* row_of(const void* rows, std::int64_t number, int hidden) {
+  return static_cast<const T*>(rows) + number * hidden;
 }
 
 // A sector's width of columns per block, so that there are blocks for all processors; a warp's width of
@@ -85,15 +111,19 @@ inline int threads_for(int hidden, int per_thread) {
   return (hidden + per_thread * kWarp - 1) / (per_thread * kWarp) * kWarp;
 }
 
-// Calls use(integral constant) with the number of parts that a thread takes, so that a block holds a row.
+// Calls use(integral constant) with the number of parts that a thread takes, `least` or more, so that at most
+// `most_threads` hold a row.
 template <int kCount, class Use>
-cudaError_t with_parts(int hidden, int least_parts, Use use) {
-  if (least_parts == 1 && threads_for(hidden, kCount) <= kMostThreads)
-    return use(std::integral_constant<int, 1>{});
-  if (threads_for(hidden, kCount * 2) <= kMostThreads) return use(std::integral_constant<int, 2>{});
-  if (threads_for(hidden, kCount * 8) <= kMostThreads) return use(std::integral_constant<int, 8>{});
+cudaError_t with_parts(int hidden, int least, int most_threads, Use use) {
+  const auto fits = [&](int parts) {
+    return parts >= least && threads_for(hidden, kCount * parts) <= most_threads;
+  };
+  if (fits(1)) return use(std::integral_constant<int, 1>{});
+  if (fits(2)) return use(std::integral_constant<int, 2>{});
+  if (fits(4)) return use(std::integral_constant<int, 4>{});
+  if (fits(8)) return use(std::integral_constant<int, 8>{});
   if constexpr (kCount == 1)
-    if (threads_for(hidden, 32) <= kMostThreads) return use(std::integral_constant<int, 32>{});
+    if (fits(64)) return use(std::integral_constant<int, 64>{});
   return cudaErrorInvalidValue;
 }
 

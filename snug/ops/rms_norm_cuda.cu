@@ -8,7 +8,7 @@ namespace snug::ops {
 namespace {
 
 template <class T, int kCount, int kParts, bool kAdds>
-__global__ void __launch_bounds__(kMostThreads) forward(RmsNormForward norm) {
+__global__ void __launch_bounds__(kForwardThreads) forward(RmsNormForward norm) {
   __shared__ float scratch[kWarp];
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * norm.hidden;
   float values[kParts][kCount];
@@ -41,44 +41,36 @@ __global__ void __launch_bounds__(kMostThreads) forward(RmsNormForward norm) {
 
 // With g = grad_out * weight and n = x * rstd: grad_x = rstd * (g - n * mean(g * n)) + grad_sum.
 template <class T, int kCount, int kParts, bool kAdds>
-__global__ void __launch_bounds__(kMostThreads) backward(RmsNormBackward norm) {
+__global__ void __maxnreg__(kParts <= 2 ? 80 : 128) backward(RmsNormBackward norm) {
   __shared__ float scratch[2][kWarp];  // in turn: a slow warp may still read the last row's
-  float weight[kParts][kCount], grad_weight[kParts][kCount] = {};
-#pragma unroll
-  for (int part = 0; part < kParts; ++part)
-    if (const int at = column<kCount>(part); at < norm.hidden)
-      load(static_cast<const T*>(norm.weight) + at, weight[part]);
+  Share<T, kCount, kParts> weight, grad, x, by_sum;
+  float grad_weight[kParts][kCount] = {};
+  weight.load(norm.weight, norm.hidden);
   int turn = 0;
   for (std::int64_t number = blockIdx.x; number < norm.rows; number += gridDim.x, turn ^= 1) {
-    const std::int64_t row = number * norm.hidden;
+    grad.load(row_of<T>(norm.grad_out, number, norm.hidden), norm.hidden);
+    x.load(row_of<T>(norm.x, number, norm.hidden), norm.hidden);
+    if constexpr (kAdds) by_sum.load(row_of<T>(norm.grad_sum, number, norm.hidden), norm.hidden);
     const float rstd = norm.rstd[number];
-    float g[kParts][kCount], n[kParts][kCount];
     float dot = 0;
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      const int at = column<kCount>(part);
-      if (at >= norm.hidden) continue;
-      load(static_cast<const T*>(norm.grad_out) + row + at, g[part]);
-      load(static_cast<const T*>(norm.x) + row + at, n[part]);
+    for (int part = 0; part < kParts; ++part)
       for (int i = 0; i < kCount; ++i) {
-        n[part][i] *= rstd;
-        grad_weight[part][i] += g[part][i] * n[part][i];
-        g[part][i] *= weight[part][i];
-        dot += g[part][i] * n[part][i];
+        const float n = x(part, i) * rstd;
+        grad_weight[part][i] += grad(part, i) * n;
+        dot += grad(part, i) * weight(part, i) * n;
       }
-    }
     const float mean = block_sum(dot, scratch[turn]) / norm.hidden;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       const int at = column<kCount>(part);
       if (at >= norm.hidden) continue;
-      for (int i = 0; i < kCount; ++i) g[part][i] = rstd * (g[part][i] - n[part][i] * mean);
-      if constexpr (kAdds) {
-        float by_sum[kCount];
-        load(static_cast<const T*>(norm.grad_sum) + row + at, by_sum);
-        for (int i = 0; i < kCount; ++i) g[part][i] += by_sum[i];
+      float grad_x[kCount];
+      for (int i = 0; i < kCount; ++i) {
+        grad_x[i] = rstd * (grad(part, i) * weight(part, i) - x(part, i) * rstd * mean);
+        if constexpr (kAdds) grad_x[i] += by_sum(part, i);
       }
-      store(g[part], static_cast<T*>(norm.grad_x) + row + at);
+      store(grad_x, static_cast<T*>(norm.grad_x) + number * norm.hidden + at);
     }
   }
 #pragma unroll
@@ -99,9 +91,8 @@ cudaError_t launch(const RmsNormForward& norm, cudaStream_t stream) {
   with_type(norm.dtype, [&](auto type) {
     using T = decltype(type);
     status = with_count<T>(norm.hidden, aligned, [&](auto count) {
-      // Two vectors in flight per thread, unless the row is short.
-      const int least_parts = !norm.residual && norm.hidden >= 1024 ? 2 : 1;
-      return with_parts<count>(norm.hidden, least_parts, [&](auto parts) {
+      const int least = !norm.residual && norm.hidden >= kLongRow ? 2 : 1;
+      return with_parts<count>(norm.hidden, least, kForwardThreads, [&](auto parts) {
         const int threads = threads_for(norm.hidden, count * parts);
         const auto blocks = static_cast<unsigned>(norm.rows);
         if (norm.residual)
@@ -122,15 +113,16 @@ cudaError_t launch(const RmsNormBackward& norm, cudaStream_t stream) {
   with_type(norm.dtype, [&](auto type) {
     using T = decltype(type);
     status = with_count<T>(norm.hidden, aligned, [&](auto count) {
-      return with_parts<count>(norm.hidden, 1, [&](auto parts) {
-        const int threads = threads_for(norm.hidden, count * parts);
-        if (norm.grad_sum)
-          backward<T, count, parts, true><<<norm.blocks, threads, 0, stream>>>(norm);
-        else
-          backward<T, count, parts, false><<<norm.blocks, threads, 0, stream>>>(norm);
-        launch_add_parts<T>(norm.partial, norm.blocks, norm.hidden, norm.grad_weight, nullptr, stream);
-        return cudaGetLastError();
-      });
+      return with_parts<count>(
+          norm.hidden, norm.hidden >= kLongRow ? 2 : 1, kBackwardThreads, [&](auto parts) {
+            const int threads = threads_for(norm.hidden, count * parts);
+            if (norm.grad_sum)
+              backward<T, count, parts, true><<<norm.blocks, threads, 0, stream>>>(norm);
+            else
+              backward<T, count, parts, false><<<norm.blocks, threads, 0, stream>>>(norm);
+            launch_add_parts<T>(norm.partial, norm.blocks, norm.hidden, norm.grad_weight, nullptr, stream);
+            return cudaGetLastError();
+          });
     });
   });
   return status;
