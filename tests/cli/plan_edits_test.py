@@ -56,5 +56,9 @@ class Edited(PlanFileTest):
         self.assertLess(self.run_edited(lambda plan: plan.update(micro_batch=2, accumulation=2)),
                         self.plan["predicted"]["peak_bytes"])
 
+    def test_the_head_in_pieces(self):
+        self.run_edited(lambda plan: plan.update(head_chunks=4))
+        self.assertEqual(self.read("runs/model-1/config.json")["head_chunks"], 4)
+
     def test_the_name_of_the_model_is_only_a_name(self):
         self.run_edited(lambda plan: plan["step"].update(model="elsewhere/model.json"))

@@ -24,7 +24,7 @@ class Contents(PlanFileTest):
                 self.refuses_edited(lambda plan: place(plan).update(colour=1), "colour", where)
 
     def test_missing_keys(self):
-        for key in ("version", "step", "budget_bytes", "micro_batch", "predicted", "levers", "fates"):
+        for key in ("version", "step", "budget_bytes", "micro_batch", "head_chunks", "predicted", "levers", "fates"):
             with self.subTest(key):
                 self.refuses_edited(lambda plan: plan.pop(key), key, "missing")
         for outer, key in (("plain", "peak_bytes"), ("step", "torch")):
@@ -42,6 +42,13 @@ class Contents(PlanFileTest):
             with self.subTest(key=key, value=value):
                 self.refuses_edited(lambda plan: plan.update({key: value}), key)
         self.refuses_edited(lambda plan: plan["predicted"].update(peak_bytes=-5), "predicted", "peak_bytes", "-5")
+
+    def test_pieces_of_the_head_that_are_no_count(self):
+        for value, says in ((-1, "0 (as usual) or more"), (1.5, "integer"), (2.0, "integer"), ("2", "integer"),
+                            (True, "integer"), (None, "integer"), (2**63, "integer")):
+            with self.subTest(value):
+                self.refuses_edited(lambda plan: plan.update(head_chunks=value), '"head_chunks" must be', says,
+                                    json.dumps(value))
 
     def test_splits_that_are_not_the_batch(self):
         for micro_batch, accumulation in ((3, 1), (2, 1), (8, 1)):
