@@ -18,6 +18,7 @@ class BadFlags(CommandTest):
         self.refuses("train", "--data", "--steps", "3", says=["--data", "needs a value"])
         self.refuses("train", "--steps", 1, "--steps", 2, says=["--steps", "2 times"])
         self.refuses("train", "--json=3", says="--json")
+        self.refuses("train", "--allow-quadratic=3", says="--allow-quadratic")
         self.refuses("train", "--verify=3", says="--verify")
         self.refuses("plan", "--sweep=3", says="--sweep")
 
@@ -71,6 +72,12 @@ class BadFlags(CommandTest):
         self.refuses("train", "--optimizer", "sgd", "--decay", "all", says=["--decay", "sgd"])
         self.refuses("train", "--momentum", "0.9", says=["--momentum", "adamw"])
         self.refuses("train", "--data", "synthetic", "--shuffle", 1, *SMALL, says="shuffle")
+        for verb in ("train", "profile", "plan", "verify"):
+            self.refuses(verb, "--allow-quadratic", *SMALL,
+                         says=["--allow-quadratic has no use", "heads of 64 in fp32 on cpu"])
+        self.refuses("estimate", "--model", "tiny", "--device", "cuda", "--allow-quadratic",
+                     says=["--allow-quadratic has no use", "heads of 64 in bf16 on cuda"])
+        self.refuses("estimate", "--params", "7e9", "--allow-quadratic", says=["--allow-quadratic", "--model"])
 
     def test_two_that_decide_the_same(self):
         self.refuses("train", "--budget", "1GiB", "--recompute", "cheap", says=["--budget", "--recompute"])

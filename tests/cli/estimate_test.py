@@ -1,8 +1,9 @@
 """snug estimate: the figures, and what one rank holds."""
+import json
 import os
 import subprocess
 
-from command import SNUG, CommandTest
+from command import MODEL, SNUG, CommandTest
 
 GB = 10**9
 CATEGORIES = {"parameters", "gradients", "optimizer", "activations", "temporaries", "total"}
@@ -63,6 +64,18 @@ class Estimate(CommandTest):
         one_of_two = self.json(*arguments, "--batch-size", 4, "--zero-stage", 1, "--ranks", 2)
         self.assertEqual(one_of_two["bytes"]["activations"], alone["bytes"]["activations"])
         self.refuses(*arguments, "--batch-size", 3, "--zero-stage", 1, "--ranks", 2, says=["--batch-size 3", "--ranks 2"])
+
+    def test_without_an_attention_kernel_memory_grows_with_tokens_squared(self):
+        self.write("model.json", json.dumps({**MODEL, "hidden_size": 48, "max_position_embeddings": 2048}))
+        arguments = ["estimate", "--model", "model.json", "--batch-size", 1, "--seq-len"]
+        self.refuses(*arguments, 1024, "--device", "cuda", says=["no kernel for heads of 12", "--allow-quadratic"])
+        growth = {}
+        for device, allow in (("cuda", ["--allow-quadratic"]), ("cpu", [])):
+            short, long = (self.json(*arguments, tokens, "--device", device, *allow)["bytes"]["temporaries"]
+                           for tokens in (1024, 2048))
+            growth[device] = long / short
+        self.assertGreater(growth["cuda"], 3.5)
+        self.assertLess(growth["cpu"], 2.5)
 
     def test_llama2_7b_needs_less_than_2_gib_of_ram(self):
         process = subprocess.Popen([SNUG, "estimate", "--model", "llama2-7b", "--batch-size", "1", "--seq-len", "4096",

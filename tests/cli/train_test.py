@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 
-from command import SMALL, SNUG, CommandTest
+from command import SMALL, SNUG, STEP, CommandTest
 
 CATEGORIES = {"parameters", "gradients", "optimizer", "inputs", "activations", "temporaries", "other"}
 MEASURED = {"peak_bytes": int, "reserved_bytes": int, "process_bytes": int, "host_bytes": int, "step_seconds": float}
@@ -50,6 +50,42 @@ class Train(CommandTest):
         self.check_measured(document["measured"])
         self.assertEqual(document["predicted"]["peak_bytes"], document["measured"]["peak_bytes"])
         self.assertEqual(set(document["predicted"]["bytes"]), CATEGORIES)
+
+    def test_fp16_starts_at_a_scale_that_fits(self):
+        self.write_model()
+        document = self.json("train", "--precision", "fp16", "--steps", 3, *STEP, "--out-dir", "run")
+        self.assertEqual(document["skipped_steps"], 0)
+        self.assertEqual(document["loss_scale"], 65536)
+        self.assertEqual(document["predicted"]["peak_bytes"], document["measured"]["peak_bytes"])
+        self.assertEqual([(line["loss_scale"], line["skipped"]) for line in self.metrics("run")], [(65536, False)] * 3)
+        for precision in ("fp32", "bf16"):
+            other = self.json("train", "--precision", precision, "--steps", 1, *STEP)
+            self.assertFalse({"skipped_steps", "loss_scale"} & set(other), precision)
+
+    def test_steps_that_overflow_are_said_to_be_skipped_and_change_nothing(self):
+        huge = ("train", "--precision", "fp16", "--loss-scale", 2**40, "--steps", 3, *SMALL)
+        result = self.snug(*huge, "--out-dir", "run")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for step, scale in ((1, 2**40), (2, 2**39), (3, 2**38)):
+            self.assertIn(f"step {step}/3 | skipped: the gradients overflowed at loss scale {scale}", result.stderr)
+        self.assertIn(f"Skipped 3 of 3 steps, whose gradients overflowed; loss scale {2**37}", result.stdout)
+        document = self.json(*huge)
+        self.assertEqual((document["skipped_steps"], document["loss_scale"]), (3, 2**37))
+        self.succeeds("train", "--precision", "fp16", "--lr", 0, "--steps", 3, *SMALL, "--out-dir", "frozen")
+        self.assertEqual(self.losses("run"), self.losses("frozen"))
+
+    def test_the_loss_scale_falls_until_steps_are_taken(self):
+        self.write_model()
+        document = self.json("train", "--precision", "fp16", "--loss-scale", 2**24, "--steps", 12, *STEP,
+                             "--out-dir", "run")
+        lines = self.metrics("run")
+        self.assertTrue(lines[0]["skipped"])
+        self.assertLess(document["skipped_steps"], 12)
+        self.assertIsNone(lines[0]["gradient_norm"])
+        self.assertEqual(document["skipped_steps"], sum(line["skipped"] for line in lines))
+        self.assertEqual(document["loss_scale"], 2**24 / 2**document["skipped_steps"])
+        for line, following in zip(lines, lines[1:]):
+            self.assertEqual(following["loss_scale"], line["loss_scale"] / (2 if line["skipped"] else 1))
 
     def test_recomputation_lowers_the_peak_and_changes_no_loss(self):
         shape = ("--steps", 2, "--device", "cpu", "--batch-size", 2, "--seq-len", 128)
