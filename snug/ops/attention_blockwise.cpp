@@ -2,10 +2,10 @@
 
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/maximum.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -39,20 +39,19 @@ at::Tensor by_token(const at::Tensor& heads, const at::Tensor& like) {
 
 struct Block {
   at::Tensor keys, values;  // [batch, kv_heads, n, head_dim]
-  at::Tensor hidden;        // [rows, n], true where a query may not look; undefined if it may everywhere
+  at::Tensor hidden;        // [tokens, n], true where a query may not look; undefined if it may everywhere
   std::int64_t first, count;
 
   at::Tensor scores(const at::Tensor& rows, double scale) const {
     at::Tensor scores = at::matmul(rows, keys.transpose(2, 3)).mul_(scale);
-    return hidden.defined() ? scores.masked_fill_(hidden, kNever) : scores;
+    if (hidden.defined()) scores.unflatten(2, {-1, hidden.size(0)}).masked_fill_(hidden, kNever);
+    return scores;
   }
 };
 
 template <class Use>
 void each_block(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool causal,
                 std::int64_t block_size, Use use) {
-  const std::int64_t tokens = query.size(2), groups = query.size(1) / key.size(1);
-  const auto positions = query.options().dtype(at::kLong);
   for (std::int64_t first = 0; first < key.size(2); first += block_size) {
     const std::int64_t count = std::min(block_size, key.size(2) - first);
     Block block{.keys = widened(key.narrow(2, first, count)),
@@ -60,11 +59,10 @@ void each_block(const at::Tensor& query, const at::Tensor& key, const at::Tensor
                 .hidden = {},
                 .first = first,
                 .count = count};
+    // Not by at::arange, which no allocator sees on Meta (see rope.cpp).
     if (causal)
-      block.hidden = at::arange(tokens, positions)
-                         .repeat({groups})
-                         .unsqueeze(1)
-                         .lt(at::arange(first, first + count, positions));
+      block.hidden =
+          at::ones({query.size(2), count}, query.options().dtype(at::kBool)).triu_(/*diagonal=*/1 - first);
     use(block);
   }
 }
