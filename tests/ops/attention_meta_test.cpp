@@ -112,6 +112,25 @@ TEST(AttentionMeta, ForwardAndBackwardAllocateLikeCpu) {
   }
 }
 
+TEST(AttentionMeta, PlainOperatorsAllocateLikeCpu) {
+  for (const auto backend : {AttentionBackend::Blockwise, AttentionBackend::Quadratic}) {
+    for (auto dtype : {at::kFloat, at::kBFloat16}) {
+      for (bool grad_by_head : {false, true}) {
+        for (const auto& shape : kShapes) {
+          expect_same_allocations([&](at::Device device) {
+            auto in = make_inputs(shape, at::dtype(dtype).device(device), grad_by_head);
+            for (auto* tensor : {&in.query, &in.key, &in.value}) tensor->set_requires_grad(true);
+            return [=] {
+              auto out = attention(in.query, in.key, in.value, {.causal = shape.causal, .backend = backend});
+              torch::autograd::grad({out}, {in.query, in.key, in.value}, {in.grad});
+            };
+          });
+        }
+      }
+    }
+  }
+}
+
 TEST(RopeMeta, AllocatesLikeCpu) {
   for (auto dtype : {at::kFloat, at::kBFloat16}) {
     expect_same_allocations([&](at::Device device) {
