@@ -1,6 +1,10 @@
 // Fused operators on the CPU, against the formulas in fp64 and torch's operators in the same dtype.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <limits>
+#include <vector>
+
 #include "snug/base/error.h"
 #include "tests/ops/fused_cases.h"
 
@@ -54,6 +58,38 @@ TEST(FusedOperators, ANormOfRowsOfOneElementIsItsBias) {
   EXPECT_TRUE(at::equal(x.grad(), at::zeros({3, 1})));
   EXPECT_TRUE(at::equal(weight.grad(), at::zeros({1})));
   EXPECT_TRUE(at::equal(bias.grad(), at::full({1}, 3.0f)));
+}
+
+// But for the gradient of the weight, which all rows share.
+TEST(FusedOperators, ARowThatIsNotFiniteSpoilsNoOtherInANorm) {
+  at::manual_seed(9);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const at::Tensor x = at::randn({5, 37}, at::kDouble), weight = at::randn({37}, at::kDouble);
+  const at::Tensor others = at::tensor({0, 1, 3, 4});
+  const std::vector<std::function<Tensors(const Tensors&)>> norms{
+      [](const Tensors& in) { return Tensors{rms_norm(in[0], in[1], 1e-5)}; },
+      [](const Tensors& in) { return Tensors{layer_norm(in[0], in[1], in[1].detach(), 1e-5)}; },
+      [](const Tensors& in) {
+        auto [sum, out] = add_rms_norm(in[0], in[0], in[1], 1e-5);
+        return Tensors{sum, out};
+      }};
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
+    for (const double bad : {std::numeric_limits<double>::quiet_NaN(), kInfinity, -kInfinity})
+      for (std::size_t norm = 0; norm < norms.size(); ++norm) {
+        const auto rounded = [&](const at::Tensor& tensor) { return tensor.to(dtype); };
+        at::Tensor spoiled = x.clone();
+        spoiled[2][30] = bad;
+        const Tensors whole = run_fused(norms[norm], {x, weight}, rounded);
+        const Tensors hurt = run_fused(norms[norm], {spoiled, weight}, rounded);
+        for (std::size_t i = 0; i + 1 < whole.size(); ++i) {
+          EXPECT_TRUE(at::equal(hurt[i].index_select(0, others), whole[i].index_select(0, others)))
+              << dtype << ", " << bad << ", norm " << norm << ", result " << i;
+          EXPECT_FALSE(at::isfinite(hurt[i][2]).all().item<bool>())
+              << dtype << ", " << bad << ", norm " << norm << ", result " << i;
+        }
+        EXPECT_FALSE(at::isfinite(hurt.back()).all().item<bool>())
+            << dtype << ", " << bad << ", norm " << norm;
+      }
 }
 
 TEST(FusedOperators, StatisticsOfANormAreFp32) {
