@@ -13,6 +13,10 @@ TEST(GradScalerTest, SkipsExactlyTheOverflow) {
   expect_it_skips_exactly_the_overflow(c10::kCPU);
 }
 
+TEST(GradScalerTest, EachOptimizerIsSkippedForItsOwnOverflow) {
+  expect_each_optimizer_is_skipped_for_its_own_overflow(c10::kCPU);
+}
+
 TEST(GradScalerTest, OurOptimizersTakeHalf) {
   expect_our_optimizers_take_half(c10::kCPU);
 }

@@ -18,6 +18,10 @@ TEST_F(PrecisionCuda, SkipsExactlyTheOverflow) {
   testing::expect_it_skips_exactly_the_overflow(c10::kCUDA);
 }
 
+TEST_F(PrecisionCuda, EachOptimizerIsSkippedForItsOwnOverflow) {
+  testing::expect_each_optimizer_is_skipped_for_its_own_overflow(c10::kCUDA);
+}
+
 TEST_F(PrecisionCuda, OurOptimizersTakeHalf) {
   testing::expect_our_optimizers_take_half(c10::kCUDA);
 }

@@ -41,6 +41,36 @@ inline void expect_it_skips_exactly_the_overflow(c10::Device device) {
   EXPECT_TRUE(at::equal(weight.detach().cpu(), at::full({4}, 1 - 3 * 0.5)));
 }
 
+// One scale for a torch optimizer and one of ours: each is skipped for its own gradients alone, and however
+// many overflow, the scale is halved once per update(), and grows with updates, not with steps.
+inline void expect_each_optimizer_is_skipped_for_its_own_overflow(c10::Device device) {
+  constexpr double kOverflow = std::numeric_limits<double>::infinity();
+  struct Round {
+    double theirs, ours;  // gradients
+    double scale;         // afterwards
+  };
+  GradScaler scaler(device, {.init_scale = 64, .growth_interval = 2});
+  std::vector<at::Tensor> weights{fp32_weight(device), fp32_weight(device)};
+  torch::optim::SGD theirs({weights[0]}, 0.5);
+  optim::Sgd ours({weights[1]}, {.lr = 0.5});
+  double left = 1, right = 1;  // what the weights must be
+  for (const Round& round :
+       {Round{1, kOverflow, 32}, Round{kOverflow, 1, 16}, Round{kOverflow, kOverflow, 8}, Round{1, 1, 8},
+        Round{1, 1, 16}, Round{1, 1, 16}, Round{1, kOverflow, 8}, Round{1, 1, 8}}) {
+    give_gradient(scaler, weights[0], round.theirs);
+    give_gradient(scaler, weights[1], round.ours);
+    if (round.scale == 8) scaler.unscale_(theirs);  // else step() does
+    EXPECT_EQ(scaler.step(theirs), round.theirs == 1);
+    EXPECT_EQ(scaler.step(ours), round.ours == 1);
+    scaler.update();
+    left -= round.theirs == 1 ? 0.5 : 0;
+    right -= round.ours == 1 ? 0.5 : 0;
+    EXPECT_EQ(scaler.get_scale(), round.scale);
+    EXPECT_TRUE(at::equal(weights[0].detach().cpu(), at::full({4}, left)));
+    EXPECT_TRUE(at::equal(weights[1].detach().cpu(), at::full({4}, right)));
+  }
+}
+
 // fp16 parameters: the optimizer unscales in fp32 on the way.
 inline void expect_our_optimizers_take_half(c10::Device device) {
   GradScaler scaler(device, {.init_scale = 1024});
