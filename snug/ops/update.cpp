@@ -33,6 +33,8 @@ TORCH_LIBRARY_IMPL(snug, Meta, library) {
 void check_entry(const char* name, const UpdateTensors& tensors, std::size_t i) {
   const at::Tensor &weight = tensors.weights[i], &gradient = tensors.gradients[i],
                    &master = tensors.masters[i];
+  check(weight.device() == tensors.weights[0].device(), name, ": parameter ", i, " is on ", weight.device(),
+        ", parameter 0 on ", tensors.weights[0].device(), "; expected one device");
   for (const at::Tensor* other : {&gradient, &master})
     check(other->sizes() == weight.sizes() && other->is_contiguous() && other->device() == weight.device(),
           name, ": parameter ", i, " is ", weight.sizes(), " on ", weight.device(),
