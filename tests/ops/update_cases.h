@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "snug/ops/update.h"
@@ -30,6 +31,44 @@ inline ops::AdamWTensors half_parameters(Master master, at::ScalarType gradients
     tensors.steps.push_back(at::zeros({}, weight.options().dtype(at::kFloat)));
   }
   return tensors;
+}
+
+using AdamWList = std::vector<at::Tensor> ops::AdamWTensors::*;
+inline const std::vector<AdamWList> kAdamWLists{
+    &ops::AdamWTensors::weights,  &ops::AdamWTensors::gradients,   &ops::AdamWTensors::masters,
+    &ops::AdamWTensors::exp_avgs, &ops::AdamWTensors::exp_avg_sqs, &ops::AdamWTensors::steps};
+
+inline void append(ops::AdamWTensors& all, const ops::AdamWTensors& some) {
+  for (const AdamWList list : kAdamWLists)
+    (all.*list).insert((all.*list).end(), (some.*list).begin(), (some.*list).end());
+}
+
+// Every kind that a step takes, in one list.
+inline ops::AdamWTensors mixed_parameters(c10::Device device) {
+  ops::AdamWTensors mixed = half_parameters(Master::Split, at::kBFloat16, device);
+  append(mixed, half_parameters(Master::Split, at::kFloat, device));
+  append(mixed, half_parameters(Master::Fp32, at::kBFloat16, device));
+  for (const auto& [weights, gradients] :
+       {std::pair{at::kHalf, at::kHalf}, {at::kHalf, at::kFloat}, {at::kFloat, at::kFloat}}) {
+    ops::AdamWTensors some = half_parameters(Master::Fp32, gradients, device);
+    for (at::Tensor& weight : some.weights) weight = weight.to(weights);
+    if (weights == at::kFloat) some.masters = some.weights;
+    append(mixed, some);
+  }
+  return mixed;
+}
+
+inline void expect_equal(const ops::AdamWTensors& some, const ops::AdamWTensors& others) {
+  for (std::size_t list = 0; list < kAdamWLists.size(); ++list)
+    for (std::size_t i = 0; i < some.weights.size(); ++i)
+      EXPECT_TRUE(at::equal((some.*kAdamWLists[list])[i], (others.*kAdamWLists[list])[i]))
+          << "list " << list << ", parameter " << i;
+}
+
+// All of a parameter but its step, which must lie with the others'.
+inline void move_parameter(ops::AdamWTensors& tensors, std::size_t i, c10::Device device) {
+  for (const AdamWList list : kAdamWLists)
+    if (list != &ops::AdamWTensors::steps) (tensors.*list)[i] = (tensors.*list)[i].to(device);
 }
 
 inline void take_step(ops::AdamWTensors& tensors, int step, const ops::UpdateControl& control = {}) {
@@ -122,6 +161,44 @@ inline void expect_a_skipped_step_writes_nothing(c10::Device device) {
   }
   take_step(tensors, 1, {.skip = at::zeros_like(skip)});
   EXPECT_FALSE(at::equal(tensors.exp_avgs[4], exp_avgs[4]));
+}
+
+inline void expect_a_mixed_list_is_its_parameters_one_by_one(c10::Device device) {
+  auto together = mixed_parameters(device), apart = mixed_parameters(device);
+  for (int step = 0; step < 5; ++step) {
+    take_step(together, step);
+    for (std::size_t i = 0; i < apart.weights.size(); ++i) {
+      ops::AdamWTensors one;
+      for (const AdamWList list : kAdamWLists) (one.*list).push_back((apart.*list)[i]);
+      one.gradients[0].copy_(together.gradients[i]);
+      one.steps[0].add_(1);
+      ops::adamw_(one, kNumbers);
+    }
+  }
+  expect_equal(together, apart);
+  EXPECT_FALSE(at::equal(together.weights[4], mixed_parameters(device).weights[4]));
+}
+
+// One list after the other lies where no vector may be read. Its neighbours in memory stay as they are.
+inline void expect_misaligned_views_take_the_same_step(c10::Device device) {
+  for (const AdamWList list : kAdamWLists) {
+    auto aligned = mixed_parameters(device), shifted = mixed_parameters(device);
+    std::vector<at::Tensor> rooms;
+    for (std::size_t i = 0; i < shifted.weights.size(); ++i) {
+      at::Tensor& tensor = (shifted.*list)[i];
+      const at::Tensor room = rooms.emplace_back(at::full({tensor.numel() + 2}, 7, tensor.options()));
+      tensor = room.narrow(0, 1, tensor.numel()).view(tensor.sizes()).copy_(tensor);
+      if (shifted.weights[i].scalar_type() == at::kFloat) shifted.masters[i] = shifted.weights[i];
+    }
+    for (int step = 0; step < 3; ++step) {
+      take_step(aligned, step);
+      take_step(shifted, step);
+    }
+    expect_equal(shifted, aligned);
+    for (const at::Tensor& room : rooms)
+      for (const std::int64_t end : {std::int64_t{0}, room.numel() - 1})
+        EXPECT_EQ(room[end].item<double>(), 7) << room.numel() << " " << room.scalar_type();
+  }
 }
 
 // fp16 weights with an fp32 master that takes the steps of an fp32 parameter, bit for bit; SGD too.

@@ -8,6 +8,7 @@
 #include "snug/base/error.h"
 #include "snug/ops/split_float.h"
 #include "tests/ops/update_cases.h"
+#include "tests/support/temporary_folder.h"
 
 namespace snug::ops {
 namespace {
@@ -58,6 +59,14 @@ TEST(UpdateStep, ASkippedStepWritesNothing) {
   expect_a_skipped_step_writes_nothing(c10::kCPU);
 }
 
+TEST(UpdateStep, AMixedListIsItsParametersOneByOne) {
+  expect_a_mixed_list_is_its_parameters_one_by_one(c10::kCPU);
+}
+
+TEST(UpdateStep, MisalignedViewsTakeTheSameStep) {
+  expect_misaligned_views_take_the_same_step(c10::kCPU);
+}
+
 TEST(UpdateStep, HalfFollowsItsMaster) {
   expect_half_follows_its_master(c10::kCPU);
 }
@@ -67,20 +76,33 @@ TEST(UpdateStep, AFactorMultipliesGradients) {
 }
 
 TEST(UpdateStep, RefusesWhatDoesNotBelongTogether) {
-  const auto refuses = [](const auto& spoil) {
+  const auto refusal = [](const auto& spoil, const UpdateControl& control = {}) {
     AdamWTensors tensors = half_parameters(Master::Split, at::kBFloat16, c10::kCPU);
     spoil(tensors);
-    EXPECT_THROW(adamw_(tensors, kNumbers), Error);
+    return message_of<Error>([&] { adamw_(tensors, kNumbers, control); });
   };
-  refuses([](AdamWTensors& tensors) { tensors.gradients.pop_back(); });
-  refuses([](AdamWTensors& tensors) { tensors.gradients[1] = at::zeros({8}, at::kBFloat16); });
-  refuses([](AdamWTensors& tensors) { tensors.gradients[1] = at::zeros({7}, at::kHalf); });
-  refuses([](AdamWTensors& tensors) { tensors.masters[1] = at::zeros({7}, at::kInt); });
-  refuses([](AdamWTensors& tensors) { tensors.exp_avgs[1] = at::zeros({7}, at::kBFloat16); });
-  refuses([](AdamWTensors& tensors) { tensors.steps[1] = at::zeros({2}); });
-  refuses([](AdamWTensors& tensors) { tensors.weights[1] = at::zeros({7}); });  // whose master is another
-  AdamWTensors tensors = half_parameters(Master::Split, at::kBFloat16, c10::kCPU);
-  EXPECT_THROW(adamw_(tensors, kNumbers, {.factor = at::zeros({2})}), Error);
+  EXPECT_EQ(refusal([](AdamWTensors& tensors) { tensors.gradients.pop_back(); }),
+            "adamw_: lists of 5 and 4 tensors");
+  EXPECT_EQ(refusal([](AdamWTensors& tensors) { tensors.gradients[1] = at::zeros({8}, at::kBFloat16); }),
+            "adamw_: parameter 1 is [7] on cpu; expected contiguous tensors like it, got [8] on cpu");
+  EXPECT_EQ(refusal([](AdamWTensors& tensors) { tensors.gradients[1] = at::zeros({7}, at::kHalf); }),
+            "adamw_: the gradient of parameter 1, which is BFloat16, is Half");
+  EXPECT_EQ(refusal([](AdamWTensors& tensors) { tensors.masters[1] = at::zeros({7}, at::kInt); }),
+            "adamw_: parameter 1 is BFloat16 and needs a master in float32 or a remainder in int16, got Int");
+  EXPECT_EQ(refusal([](AdamWTensors& tensors) { tensors.exp_avgs[1] = at::zeros({7}, at::kBFloat16); }),
+            "adamw_: parameter 1 is [7] on cpu; expected contiguous states like it in float32, got [7] "
+            "BFloat16 on cpu");
+  EXPECT_EQ(refusal([](AdamWTensors& tensors) { tensors.steps[1] = at::zeros({2}); }),
+            "adamw_: a step must be one float32 number on cpu, got [2] Float on cpu");
+  EXPECT_EQ(refusal([](AdamWTensors& tensors) {
+              tensors.weights[1] = at::zeros({7});
+              tensors.gradients[1] = at::zeros({7});
+            }),
+            "adamw_: parameter 1 is Float and is its own master, got another, Short");
+  EXPECT_EQ(refusal([](AdamWTensors&) {}, {.factor = at::zeros({2})}),
+            "adamw_: factor and skip must be one float32 number on the device of the parameters");
+  EXPECT_EQ(refusal([](AdamWTensors& tensors) { move_parameter(tensors, 1, c10::kMeta); }),
+            "adamw_: parameter 1 is on meta, parameter 0 on cpu; expected one device");
 }
 
 }  // namespace
