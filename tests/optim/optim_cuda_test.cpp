@@ -47,26 +47,40 @@ void expect_same_on_gpu(at::ScalarType dtype, const Options& options) {
   const double tolerance = dtype == at::kFloat ? 1e-5 : 1e-2;
   for (std::size_t i = 0; i < cpu_parameters.size(); ++i) {
     EXPECT_TRUE(at::allclose(gpu_parameters[i].cpu(), cpu_parameters[i], tolerance, 1e-6))
-        << "parameter " << i;
+        << dtype << ", parameter " << i;
+    EXPECT_TRUE(at::allclose(gpu.exact(i).cpu(), cpu.exact(i), 1e-5, 1e-6)) << dtype << ", parameter " << i;
   }
   EXPECT_EQ(gpu.state_bytes(), cpu.state_bytes());
 }
 
 TEST_F(OptimCuda, AdamWFollowsTheCpu) {
-  for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+  for (at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     expect_same_on_gpu<AdamW>(dtype,
                               AdamWOptions{.lr = 1e-2, .weight_decay = 0.1, .decay_matrices_only = true});
   }
 }
 
 TEST_F(OptimCuda, SgdFollowsTheCpu) {
-  for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+  for (at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     expect_same_on_gpu<Sgd>(dtype, SgdOptions{.lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1});
   }
 }
 
+TEST_F(OptimCuda, HalfKeepsWhatItsWeightCannot) {
+  std::vector<at::Tensor> parameters{
+      at::ones({100}, at::TensorOptions(at::kCUDA).dtype(at::kHalf)).requires_grad_()};
+  Sgd optimizer(parameters, {.lr = 1e-5});
+  for (int step = 0; step < 10; ++step) {
+    parameters[0].mutable_grad() = at::ones_like(parameters[0].detach());
+    optimizer.step();
+  }
+  // The next number of fp16 is 1 - 2^-11.
+  EXPECT_TRUE(at::equal(parameters[0].detach().cpu(), at::ones({100}, at::kHalf)));
+  EXPECT_TRUE(at::allclose(optimizer.exact(0).cpu(), at::full({100}, 1 - 1e-4), 0, 1e-6));
+}
+
 TEST_F(OptimCuda, ClippingFollowsTheCpuAndKeepsItsFactorInFp32) {
-  for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+  for (at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     at::manual_seed(5);
     const std::vector<at::Tensor> cpu{at::randn({300, 200}).to(dtype), at::randn({77}).to(dtype),
                                       at::ones({}, dtype)};
@@ -78,7 +92,7 @@ TEST_F(OptimCuda, ClippingFollowsTheCpuAndKeepsItsFactorInFp32) {
       EXPECT_TRUE(at::allclose(gpu[i].cpu(), cpu[i], dtype == at::kFloat ? 1e-5 : 1e-2, 0)) << "tensor " << i;
     }
     if (dtype == at::kFloat) continue;
-    // A factor rounded to bf16 would move many elements to the next place; the norms' own rounding moves few.
+    // A factor rounded to 16 bits would move many elements to the next place; the norms' rounding moves few.
     const auto moved = gpu[0].cpu().ne(cpu[0]).sum().item<std::int64_t>();
     EXPECT_LE(moved, cpu[0].numel() / 100);
   }
