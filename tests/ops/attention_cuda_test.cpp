@@ -63,6 +63,35 @@ TEST_F(AttentionCuda, IsAsExactAsTorch) {
   }
 }
 
+// Head sizes and types without a kernel among them; more than 512 keys take two blocks.
+TEST_F(AttentionCuda, PlainOperatorsAreAsExactAsOnTheCpu) {
+  for (AttentionCase shape :
+       {AttentionCase{1, 1, 1, 1, 1, 8, true}, AttentionCase{1, 4, 2, 700, 700, 12, true},
+        AttentionCase{2, 4, 4, 33, 33, 64, true}, AttentionCase{2, 6, 2, 130, 600, 100, false}}) {
+    const auto in = random_inputs(shape);
+    for (auto dtype : {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble}) {
+      const auto rounded = in.to(dtype);
+      const auto exact = run(rounded.to(at::kDouble), [&](auto& q, auto& k, auto& v) {
+        return plain_attention(q, k, v, shape.causal);
+      });
+      for (const auto backend : {AttentionBackend::Blockwise, AttentionBackend::Quadratic}) {
+        const auto function = [&](auto& q, auto& k, auto& v) {
+          return attention(q, k, v, {.causal = shape.causal, .backend = backend});
+        };
+        const auto on_cpu = run(rounded, function), results = run(on_gpu(rounded), function);
+        for (std::size_t i = 0; i < results.size(); ++i) {
+          EXPECT_TRUE(results[i].is_cuda() && results[i].transpose(1, 2).is_contiguous()) << "result " << i;
+          EXPECT_EQ(results[i].scalar_type(), dtype);
+          EXPECT_LE(error(results[i].cpu(), exact[i]),
+                    2 * error(on_cpu[i], exact[i]) + (dtype == at::kDouble ? 1e-12 : kRounding))
+              << dtype << ", heads of " << shape.head_dim << ", backend " << static_cast<int>(backend)
+              << ", result " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(AttentionCuda, ASingleTokenLooksAtItself) {
   const auto x = at::randn({2, 4, 1, 64}, at::dtype(at::kBFloat16).device(at::kCUDA));
   EXPECT_TRUE(at::allclose(attention(x, x, x), x));
