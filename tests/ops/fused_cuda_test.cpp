@@ -1,7 +1,13 @@
 // Fused operators on a GPU: at most twice torch's own error against fp64, in every dtype.
+#include <ATen/Context.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 
+#include <functional>
+#include <string>
+
+#include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "tests/ops/fused_cases.h"
 
@@ -58,6 +64,61 @@ TEST_F(FusedCuda, ManyRows) {
     for (std::size_t i = 0; i < ours.size(); ++i)
       EXPECT_LE(relative_error(ours[i], exact[i]), 1e-6) << norm.name << ", result " << i;
   }
+}
+
+// More elements than an int counts, on both sides of the first that it does not.
+constexpr std::int64_t kHidden = 4096, kManyRows = (std::int64_t{1} << 31) / kHidden + 8, kLastRows = 16;
+
+std::string missing_memory(std::size_t large_tensors) {
+  at::globalContext().lazyInitDevice(at::kCUDA);
+  auto* allocator = at::getDeviceAllocator(at::kCUDA);
+  allocator->emptyCache();
+  const std::uint64_t free_bytes = allocator->getMemoryInfo(0).first;
+  const std::uint64_t needed = large_tensors * kManyRows * kHidden * sizeof(c10::BFloat16) + 1_GiB;
+  if (free_bytes >= needed) return "";
+  return concat("NOT ENOUGH MEMORY: ", format_bytes(needed), " are needed, ", format_bytes(free_bytes),
+                " free: more than 2^31 elements were not tested");
+}
+
+at::Tensor last_rows(const at::Tensor& tensor) {
+  return tensor.detach().narrow(0, kManyRows - kLastRows, kLastRows);
+}
+
+// The last rows must be as they are alone. The gradients of all others are 0, so that those of what all rows
+// share are the same too, but for the order of sums.
+void expect_last_rows_as_alone(std::size_t inputs, const Tensors& shared,
+                               const std::function<at::Tensor(const Tensors&)>& function) {
+  at::manual_seed(13);
+  Tensors all, alone;
+  for (std::size_t i = 0; i < inputs; ++i) {
+    all.push_back(at::randn({kManyRows, kHidden}, at::dtype(at::kBFloat16).device(at::kCUDA)));
+    alone.push_back(last_rows(all[i]).clone().requires_grad_());
+    all[i].requires_grad_();
+  }
+  for (auto* leaves : {&all, &alone}) leaves->insert(leaves->end(), shared.begin(), shared.end());
+  const at::Tensor out = function(all), out_alone = function(alone);
+  EXPECT_TRUE(at::equal(last_rows(out), out_alone.detach()));
+  const at::Tensor grad = at::zeros_like(out.detach());
+  last_rows(grad).normal_();
+  const Tensors grads = torch::autograd::grad({out}, all, {grad});
+  const Tensors grads_alone = torch::autograd::grad({out_alone}, alone, {last_rows(grad).clone()});
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    if (i < inputs)
+      EXPECT_TRUE(at::equal(last_rows(grads[i]), grads_alone[i])) << "input " << i;
+    else
+      EXPECT_TRUE(at::allclose(grads[i], grads_alone[i], 1e-2, 1e-3)) << "input " << i;
+  }
+}
+
+TEST_F(FusedCuda, MoreElementsThanAnIntCountsInANorm) {
+  if (const std::string missing = missing_memory(4); !missing.empty()) GTEST_SKIP() << missing;
+  const at::Tensor weight = at::randn({kHidden}, at::dtype(at::kBFloat16).device(at::kCUDA)).requires_grad_();
+  expect_last_rows_as_alone(1, {weight}, [](const Tensors& in) { return rms_norm(in[0], in[1], 1e-5); });
+}
+
+TEST_F(FusedCuda, MoreElementsThanAnIntCountsInAnElementwiseOperator) {
+  if (const std::string missing = missing_memory(6); !missing.empty()) GTEST_SKIP() << missing;
+  expect_last_rows_as_alone(2, {}, [](const Tensors& in) { return swiglu(in[0], in[1]); });
 }
 
 TEST_F(FusedCuda, RefuseWhatTheyHaveNoKernelFor) {
