@@ -54,7 +54,7 @@ class BadFlags(CommandTest):
             self.refuses("train", "--device", device, says=["--device", device])
 
     def test_what_only_half_precision_has(self):
-        self.refuses("train", "--loss-scale", "8", says=["--loss-scale", "no use", "fp32"])
+        self.refuses("train", "--precision", "fp32", "--loss-scale", "8", says=["--loss-scale", "no use", "fp32"])
         self.refuses("train", "--precision", "fp16", "--loss-scale", "0.5", says=["--loss-scale", "at least 1"])
         self.refuses("train", "--master", "split", says=["--master", "fp32"])
         self.refuses("plan", "--precision", "fp16", "--master", "split", "--budget", "1GiB", says="--master split")
