@@ -22,6 +22,7 @@
 #include "snug/memory/resource.h"
 #include "snug/memory/tracker.h"
 #include "snug/memory/tracking_allocator.h"
+#include "snug/host/arena.h"
 #include "snug/tape/checkpoint.h"
 #include "snug/tape/fates.h"
 #include "snug/tape/recording.h"

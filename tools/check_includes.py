@@ -14,16 +14,17 @@ ALLOWED = {
     "report": "base trace plan",
     "hooks": "base",
     "memory": "base trace report hooks",
-    "tape": "base trace hooks",
+    "host": "base",
+    "tape": "base trace hooks host",
     "ops": "base",
     "precision": "base",
     "io": "base",
     "capture": "base trace hooks memory tape",
     "nn": "base hooks ops",
     "models": "base ops nn io",
-    "optim": "base hooks ops",
-    "session": "base trace plan report hooks memory tape capture ops precision optim",
-    "train": "base trace plan report hooks memory tape capture ops precision nn models io optim session",
+    "optim": "base hooks host ops",
+    "session": "base trace plan report hooks memory host tape capture ops precision optim",
+    "train": "base trace plan report hooks memory host tape capture ops precision nn models io optim session",
 }
 TORCH_FREE = {"base", "trace", "plan", "report"}
 TORCH = re.compile(r'#include [<"](torch|ATen|c10|caffe2|cuda)')
