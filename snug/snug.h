@@ -23,6 +23,7 @@
 #include "snug/memory/tracker.h"
 #include "snug/memory/tracking_allocator.h"
 #include "snug/host/arena.h"
+#include "snug/host/link.h"
 #include "snug/tape/checkpoint.h"
 #include "snug/tape/fates.h"
 #include "snug/tape/recording.h"

@@ -1,0 +1,50 @@
+// The link between a device and the host, one queue per direction.
+//
+//   const auto link = Link::open(device);
+//   const CopyPtr sent = link->to_host(storage.data(), slot, bytes);
+//   ...
+//   sent->wait();                   // from here on the device may write into the storage, or free it
+//   const CopyPtr fetched = link->to_device(other.mutable_data(), slot, bytes);
+//   fetched->wait();                // from here on the device may read it
+//
+// A copy begins after all that the device's current stream was given before it was asked for, and after the
+// copies that its slot depends on. Nothing waits for "done by now": what is free when does not depend on how
+// fast the link is.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "snug/base/export.h"
+#include "snug/host/arena.h"
+#include "snug/host/copy.h"
+
+namespace snug::host {
+
+class SNUG_API Link {
+ public:
+  virtual ~Link() = default;
+  // The one link of that device. CUDA: a stream per direction, for as long as the process lives. CPU: a
+  // thread per direction, for as long as anyone holds the link.
+  static std::shared_ptr<Link> open(c10::Device device);
+
+  c10::Device device() const { return device_; }
+
+  // bytes <= slot.bytes(); for CUDA the slot is of a pinned arena. Memory at `from` or `to` is held by the
+  // caller until it waited for the copy.
+  CopyPtr to_host(const void* from, Slot& to, std::uint64_t bytes);
+  CopyPtr to_device(void* to, Slot& from, std::uint64_t bytes);
+
+ protected:
+  explicit Link(c10::Device device) : device_(device) {}
+  // After `before`, if there is one.
+  virtual CopyPtr copy_to_host(const void* from, void* to, std::uint64_t bytes, const CopyPtr& before) = 0;
+  virtual CopyPtr copy_to_device(void* to, const void* from, std::uint64_t bytes, const CopyPtr& before) = 0;
+
+ private:
+  const c10::Device device_;
+};
+
+}  // namespace snug::host
