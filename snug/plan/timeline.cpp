@@ -50,29 +50,27 @@ std::vector<Moment> held_until(const Sketch& sketch, const Sketch::Call& call, c
   return until;
 }
 
-}  // namespace
-
-Timeline::Timeline(const Sketch& sketch) : sketch_(sketch) {
-  for (const Sketch::Block& block : sketch.blocks) deaths_.push_back(block.death);
-  // What autograd saves of a region's inputs is kept whatever the fates.
-  for (const Sketch::Call& call : sketch.calls) {
-    const std::vector<Fate> keep(call.tape.values.size(), Fate::Keep);
-    const std::vector<Moment> until = held_until(sketch, call, ClosureBytes(call.tape, keep));
-    for (std::size_t i = 0; i < until.size(); ++i) {
-      const TapeValue& value = call.tape.values[i];
-      const std::uint32_t block = call.blocks[i];
-      if (value.operation == TapeValue::kOutside && !value.parameter && block != Sketch::kNoBlock)
-        deaths_[block] = std::max(deaths_[block], until[i]);
-    }
-  }
+std::vector<bool> overwritten_values(const RegionTape& tape) {
+  std::vector<bool> is_overwritten(tape.values.size());
+  for (const auto& operation : tape.operations)
+    for (const auto& write : operation.writes) is_overwritten[write.before] = true;
+  return is_overwritten;
 }
+
+}  // namespace
 
 std::vector<Fate> Timeline::allowed(std::size_t call, std::vector<Fate> fates) const {
   const RegionTape& tape = sketch_.calls[call].tape;
+  const std::vector<bool> is_overwritten = overwritten_values(tape);
   for (std::size_t i = 0; i < fates.size(); ++i) {
     const TapeValue& value = tape.values[i];
+    const std::uint32_t block = sketch_.calls[call].blocks[i];
+    const bool stays = is_overwritten[i] || block == Sketch::kNoBlock ||
+                       death(block) > sketch_.calls[call].forward_end;  // whoever else needs it
+    if (fates[i] == Fate::Offload && stays) fates[i] = Fate::Keep;
     if (value.fate == Fate::Recompute) fates[i] = Fate::Recompute;  // made by empty(): nothing to keep yet
-    if (value.operation == TapeValue::kOutside || !tape.operations[value.operation].replayable)
+    if (fates[i] == Fate::Recompute &&
+        (value.operation == TapeValue::kOutside || !tape.operations[value.operation].replayable))
       fates[i] = Fate::Keep;
   }
   return fates;
@@ -84,15 +82,18 @@ Profile Timeline::profile(std::size_t number, std::span<const Fate> fates) const
   Profile profile;
 
   const std::vector<Moment> until = held_until(sketch_, call, walk);
-  std::vector<bool> is_overwritten(until.size());
-  for (const auto& operation : call.tape.operations)
-    for (const auto& write : operation.writes) is_overwritten[write.before] = true;
+  const std::vector<bool> is_overwritten = overwritten_values(call.tape);
+  std::vector<std::uint32_t> offloaded;
   for (ValueIndex value = 0; value < until.size(); ++value) {
     const std::uint32_t block = call.blocks[value];
     if (walk.is_remade(value) || call.tape.values[value].parameter || block == Sketch::kNoBlock) continue;
-    if (!is_overwritten[value] && until[value] > deaths_[block])
+    if (walk.is_offloaded(value)) {
+      offloaded.push_back(block);
+    } else if (!is_overwritten[value] && until[value] > death(block)) {
       profile.kept.push_back({block, until[value]});
+    }
   }
+  add_offloaded(number, offloaded, walk.live_bytes(), profile);
 
   // The tape copies what it keeps before it is overwritten.
   for (std::size_t i = 0; i < call.tape.operations.size(); ++i)
@@ -121,8 +122,27 @@ Profile Timeline::profile(std::size_t number, std::span<const Fate> fates) const
   return profile;
 }
 
+// As Note [Offload] in tape/offload.h has it: the memory goes when the next call's forward ends, and is there
+// again when that call's backward begins. From the first unpack of its own backward on it counts with what is
+// re-made.
+void Timeline::add_offloaded(std::size_t number, std::span<const std::uint32_t> blocks, std::uint64_t bytes,
+                             Profile& profile) const {
+  const Sketch::Call& call = sketch_.calls[number];
+  if (blocks.empty() || call.nodes.empty()) return;
+  profile.offloaded_bytes = bytes;
+  const Moment needed = call.nodes.front().unpacks.front();
+  const Sketch::Call* next = number + 1 < sketch_.calls.size() ? &sketch_.calls[number + 1] : nullptr;
+  if (next && next->forward_begin > needed) next = nullptr;  // it is of another pass
+  for (const std::uint32_t block : blocks) profile.kept.push_back({block, next ? next->forward_end : needed});
+  profile.remade.push_back({needed, static_cast<std::int64_t>(bytes)});
+  if (!next || next->nodes.empty()) return;
+  profile.fetched.push_back({next->nodes.front().unpacks.front(), static_cast<std::int64_t>(bytes)});
+  profile.fetched.push_back({needed, -static_cast<std::int64_t>(bytes)});
+}
+
 std::vector<std::uint64_t> Timeline::live(std::span<const Profile* const> profiles) const {
-  std::vector<Moment> deaths = deaths_;
+  std::vector<Moment> deaths;
+  for (const Sketch::Block& block : sketch_.blocks) deaths.push_back(block.death);
   for (const Profile* profile : profiles)
     for (const auto& kept : profile->kept) deaths[kept.block] = std::max(deaths[kept.block], kept.until);
   std::vector<std::int64_t> bytes(sketch_.moments + 1);  // changes, then sums
@@ -133,6 +153,8 @@ std::vector<std::uint64_t> Timeline::live(std::span<const Profile* const> profil
     change(deaths[i], -static_cast<std::int64_t>(block.bytes));
   }
   std::vector<std::int64_t> remade(sketch_.moments + 1);
+  for (const Profile* profile : profiles)
+    for (const auto& [at, by] : profile->fetched) change(at, by);
   for (const Profile* profile : profiles)
     for (const auto& [at, by] : profile->remade) remade[std::min(at, sketch_.moments)] += by;
   for (std::size_t i = 1; i < bytes.size(); ++i) {

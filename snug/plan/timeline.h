@@ -23,7 +23,7 @@ using trace::Fate;
 using trace::Moment;
 using trace::Sketch;
 
-// What one call of a region adds to a step that keeps nothing but what regions are given.
+// What one call of a region adds to a step that keeps nothing.
 struct Profile {
   struct Kept {
     std::uint32_t block;  // in Sketch::blocks
@@ -39,14 +39,16 @@ struct Profile {
   };
 
   std::vector<Kept> kept;
-  std::vector<Change> remade;             // re-made values that live from this moment on, or no longer
-  std::vector<Spike> spikes;              // the highest of re-made values, while a saved tensor is re-made
+  std::vector<Change> fetched;  // offloaded values that are back before the call's own backward
+  std::vector<Change> remade;   // re-made and offloaded values that live from this moment on, or no longer
+  std::vector<Spike> spikes;    // the highest of re-made values, while a saved tensor is re-made
   std::vector<std::uint32_t> operations;  // run again, as numbers in the tape
+  std::uint64_t offloaded_bytes = 0;
 };
 
 class SNUG_API Timeline {
  public:
-  explicit Timeline(const Sketch& sketch);  // which outlives it
+  explicit Timeline(const Sketch& sketch) : sketch_(sketch) {}  // which outlives it
 
   const Sketch& sketch() const { return sketch_; }
   // Of the values of one call: those whose fate is not free keep theirs, whatever is asked.
@@ -57,12 +59,14 @@ class SNUG_API Timeline {
   std::vector<std::uint64_t> live(std::span<const Profile* const> profiles) const;
   std::uint64_t peak(std::span<const Profile* const> profiles) const;
 
-  // The first moment without the block if nobody keeps it by choice.
-  Moment death(std::uint32_t block) const { return deaths_[block]; }
+  // The first moment without the block if nobody keeps it.
+  Moment death(std::uint32_t block) const { return sketch_.blocks[block].death; }
 
  private:
+  void add_offloaded(std::size_t call, std::span<const std::uint32_t> blocks, std::uint64_t bytes,
+                     Profile& profile) const;
+
   const Sketch& sketch_;
-  std::vector<Moment> deaths_;
 };
 
 }  // namespace snug::plan

@@ -23,10 +23,14 @@ at::Tensor weights(std::int64_t count, const at::Tensor& like) {
 }  // namespace
 
 std::int64_t checksum(const c10::Storage& storage) {
-  if (storage.device().is_meta() || storage.nbytes() == 0) return 0;
+  return checksum(storage, {.begin = 0, .end = storage.nbytes()});
+}
+
+std::int64_t checksum(const c10::Storage& storage, const Span& span) {
+  if (storage.device().is_meta() || span.size() == 0) return 0;
   Quiet work_of_our_own;
-  const at::Tensor bytes = bytes_of(storage);
-  const auto size = static_cast<std::int64_t>(storage.nbytes());
+  const auto size = static_cast<std::int64_t>(span.size());
+  const at::Tensor bytes = bytes_of(storage).narrow(0, static_cast<std::int64_t>(span.begin), size);
   const std::int64_t words = size / 8;
   const at::Tensor factors = weights(std::min(std::max<std::int64_t>(words, 8), kChunk), bytes);
   at::Tensor sum = at::zeros({}, bytes.options().dtype(at::kLong));

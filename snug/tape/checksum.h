@@ -5,8 +5,12 @@
 
 #include <cstdint>
 
+#include "snug/tape/span.h"
+
 namespace snug::tape {
 
-std::int64_t checksum(const c10::Storage& storage);  // waits for the device; 0 on Meta
+// They wait for the device, and are 0 on Meta.
+std::int64_t checksum(const c10::Storage& storage);
+std::int64_t checksum(const c10::Storage& storage, const Span& span);
 
 }  // namespace snug::tape

@@ -48,6 +48,10 @@ Fates Fates::recompute() {
   return Fates([](const ValueInfo&) { return Fate::Recompute; });
 }
 
+Fates Fates::offload() {
+  return Fates([](const ValueInfo&) { return Fate::Offload; });
+}
+
 Fates Fates::cheap() {
   return Fates(
       [](const ValueInfo& value) { return is_expensive(value.operation) ? Fate::Keep : Fate::Recompute; });

@@ -19,6 +19,7 @@ namespace {
 // What this thread's forward is in.
 struct Forward {
   std::shared_ptr<Tape> tape;
+  std::weak_ptr<Tape> last;
   std::deque<Level> levels;  // a kernel may open a region while its operator is being recorded
 };
 thread_local Forward forward;
@@ -64,14 +65,17 @@ class Recording::Impl final : public hooks::OperatorListener,
                                                         .describe = options_.describe,
                                                         .sketch = ledgers_->sketch != nullptr,
                                                         .stand_ins = options_.stand_ins},
-                                            ledgers_);
+                                            ledgers_, options_.host, last_before_its_backward());
+      forward.last = forward.tape;
     }
     forward.levels.push_back({&fates_, hooks::region_name(region), options_.record_generators});
+    forward.tape->enter(&forward.levels.back());
   }
 
   void after_forward(hooks::RegionId) override {
     if (innermost != this || Quiet::on() || forward.levels.empty()) return;
     forward.levels.pop_back();
+    forward.tape->enter(forward.levels.empty() ? nullptr : &forward.levels.back());
     if (forward.levels.empty()) std::exchange(forward.tape, nullptr)->end_forward();
   }
 
@@ -89,6 +93,11 @@ class Recording::Impl final : public hooks::OperatorListener,
   const std::shared_ptr<Ledgers>& ledgers() const { return ledgers_; }
 
  private:
+  static std::shared_ptr<Tape> last_before_its_backward() {
+    std::shared_ptr<Tape> last = forward.last.lock();
+    return last && !last->has_begun_backward() ? last : nullptr;
+  }
+
   static thread_local Impl* innermost;
 
   Fates fates_;

@@ -18,6 +18,7 @@
 #include "snug/hooks/operators.h"
 #include "snug/hooks/region.h"
 #include "snug/hooks/saved_tensors.h"
+#include "snug/host/store.h"
 #include "snug/tape/fates.h"
 #include "snug/tape/sketch_listener.h"
 #include "snug/trace/region_totals.h"
@@ -37,8 +38,9 @@ struct RecordingOptions {
       true;             // batch norm's running statistics move in the forward, not again in the backward
   bool verify = false;  // as Bits, but counts in totals() instead of throwing
   bool time_replays = false;
-  bool describe = false;             // keep the tapes as plain data
-  SketchListener* sketch = nullptr;  // hears of tapes as they are made; they are described
+  bool describe = false;              // keep the tapes as plain data
+  SketchListener* sketch = nullptr;   // hears of tapes as they are made; they are described
+  std::shared_ptr<host::Store> host;  // where values go that are offloaded; null: the process's own
   bool stand_ins = false;  // Meta only: nothing is kept, and what the backward asks for is made of nothing
 };
 

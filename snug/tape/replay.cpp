@@ -68,6 +68,7 @@ void Replay::begin_backward() {
   backward_ = backward;
   ++backwards_;
   for (SavedValue* saved : tape_.saved_) saved->arm(*this);
+  tape_.offload_.bring_back();
   ag::Engine::get_default_engine().queue_callback([tape = tape_.weak_from_this(), backward] {
     const auto alive = tape.lock();
     if (!alive) return;
@@ -78,8 +79,12 @@ void Replay::begin_backward() {
 
 void Replay::end_backward() {
   backward_ = -1;
-  announced_ = false;
+  announced_ = has_unpacked_ = false;
   for (SavedValue* saved : tape_.saved_) saved->disarm(*this);
+}
+
+bool Replay::is_first_unpack() {
+  return !std::exchange(has_unpacked_, true);
 }
 
 c10::Storage Replay::contents(Value& value) {
@@ -98,10 +103,15 @@ void Replay::announce() {
 }
 
 // A replay runs on the stream of the node that asks; it waits for what was made on another.
-c10::Storage Replay::fetch(const Value& value) const {
+c10::Storage Replay::fetch(Value& value) {
   if (value.kept) {
     if (value.kept_stream) wait_for(*value.kept_stream, value.kept);
     return value.kept;
+  }
+  if (value.is_offloaded) tape_.offload_.bring_back(value);  // asked for again after its last use
+  if (const host::CopyPtr copy = std::exchange(value.fetched, nullptr)) {
+    copy->wait();
+    value.memo_stream = current_stream(value.device);
   }
   TORCH_CHECK(value.memo_counter.current_version() == 0,
               "a node of the backward wrote into a tensor that it was given, and region \"",
@@ -196,8 +206,8 @@ void Replay::keep_results(Operation& operation, const torch::jit::Stack& results
 
 void Replay::last_use(trace::ClosureValue& closure_value) {
   Value& value = as_value(closure_value);
-  value.memo = {};
-  value.here = static_cast<bool>(value.kept);
+  value.drop_memo();
+  value.here = value.kept || value.is_offloaded;
 }
 
 }  // namespace snug::tape

@@ -17,7 +17,9 @@ class Replay final : public trace::ClosureWalk {
   c10::Storage contents(Value& value);  // runs what leads to it; it has been armed
   void begin_backward();                // first unpack of a backward: counts every use that may come
   bool is_first_backward() const { return backwards_ <= 1; }
-  void end_backward();  // frees what a partial backward left
+  bool has_begun() const { return backwards_ > 0; }
+  bool is_first_unpack();  // of this backward
+  void end_backward();     // frees what a partial backward left
 
  private:
   void run(trace::ClosureOperation& operation) override;
@@ -32,13 +34,14 @@ class Replay final : public trace::ClosureWalk {
   void keep_results(Operation& operation, const torch::jit::Stack& results,
                     const std::vector<Written>& written);
   void check_unchanged(const Operation& operation, const Operation::Argument& argument) const;
-  c10::Storage fetch(const Value& value) const;
+  c10::Storage fetch(Value& value);
   void announce();
 
   Tape& tape_;
   std::int64_t backward_ = -1;  // the graph task
   int backwards_ = 0;           // begun so far
   bool announced_ = false;
+  bool has_unpacked_ = false;
 };
 
 }  // namespace snug::tape

@@ -64,6 +64,7 @@ at::Tensor SavedValue::call_unpack_hook() {
   Quiet work_of_our_own;
   std::lock_guard lock(tape_->mutex_);
   tape_->replay_.begin_backward();
+  if (tape_->replay_.is_first_unpack()) tape_->look_back();
   arm(tape_->replay_);
   const Unpacking unpacking(tape_->listener(), tape_->number_, place_);
   at::Tensor tensor = tape_->options_.stand_ins ? stand_in() : contents();

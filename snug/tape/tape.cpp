@@ -29,10 +29,13 @@ bool Quiet::on() noexcept {
   return quiet > 0;
 }
 
-Tape::Tape(hooks::RegionId region, const TapeOptions& options, std::shared_ptr<Ledgers> ledgers)
+Tape::Tape(hooks::RegionId region, const TapeOptions& options, std::shared_ptr<Ledgers> ledgers,
+           std::shared_ptr<host::Store> store, const std::shared_ptr<Tape>& previous)
     : region_(region),
       region_name_(hooks::region_name(region)),
       options_(options),
+      previous_(previous),
+      offload_(std::move(store)),
       ledgers_(std::move(ledgers)) {
   if (!options_.describe && !options_.sketch) return;
   description_.emplace().region = region_name_;
@@ -53,16 +56,45 @@ void Tape::end_forward() {
   std::lock_guard lock(mutex_);
   values_.clear();  // from here on saved tensors own what is left
   if (SketchListener* const told = listener()) told->on_end(number_);
-  for (const std::weak_ptr<Value>& pinned : std::exchange(pinned_, {})) {
-    const ValuePtr kept = pinned.lock();
-    if (!kept) continue;
-    ++totals_.kept_values;
-    totals_.kept_bytes += kept->bytes;
-    if (kept->refused.empty()) continue;
-    auto& refused = totals_.refused[{kept->refused_operation, kept->refused}];
-    ++refused.values;
-    refused.bytes += kept->bytes;
+  for (const std::weak_ptr<Value>& pinned : std::exchange(pinned_, {}))
+    if (const ValuePtr value = pinned.lock()) send_or_keep(value);
+  if (const std::shared_ptr<Tape> previous = previous_.lock()) {
+    std::lock_guard its_lock(previous->mutex_);  // always the later tape's first
+    previous->offload_.leave();
   }
+}
+
+void Tape::send_or_keep(const ValuePtr& pinned) {
+  Value& value = *pinned;
+  if (value.fate == Fate::Offload && value.kept && value.span.size() > 0) {
+    if (value.checksum && value.span.size() < value.kept.nbytes())
+      value.checksum = checksum(value.kept, value.span);
+    value.refused = offload_.send(pinned);
+    if (value.refused.empty()) {
+      ++totals_.offloaded_values;
+      totals_.offloaded_bytes += value.span.size();
+      return;
+    }
+  }
+  ++totals_.kept_values;
+  totals_.kept_bytes += value.bytes;
+  if (value.refused.empty()) return;
+  auto& refused = totals_.refused[{value.refused_operation, value.refused}];
+  ++refused.values;
+  refused.bytes += value.bytes;
+}
+
+bool Tape::has_begun_backward() {
+  std::lock_guard lock(mutex_);
+  return replay_.has_begun();
+}
+
+// The backward of this region begins: the one before it is next.
+void Tape::look_back() {
+  const std::shared_ptr<Tape> previous = previous_.lock();
+  if (!previous) return;
+  std::lock_guard its_lock(previous->mutex_);
+  if (!previous->offload_.empty()) previous->replay_.begin_backward();
 }
 
 ValuePtr Tape::value_of(const at::Tensor& tensor) {
@@ -71,9 +103,24 @@ ValuePtr Tape::value_of(const at::Tensor& tensor) {
   value->device = tensor.device();
   value->bytes = tensor.storage().nbytes();
   value->is_external = true;
-  describe(*value, tensor, hooks::is_parameter(tensor));
+  const bool parameter = hooks::is_parameter(tensor);
+  if (!parameter) value->fate = fate_of_input(tensor);
+  describe(*value, tensor, parameter);
   values_.bind(tensor, value);
   return value;
+}
+
+// What came into the region is kept or offloaded; nobody can re-make it.
+Fate Tape::fate_of_input(const at::Tensor& tensor) {
+  const std::uint32_t number = inputs_++;
+  if (!level_) return Fate::Keep;
+  const Fate fate = (*level_->fates)({.region = level_->region,
+                                      .outermost = region_name_,
+                                      .operation = "",
+                                      .ordinal = ValueInfo::kInput,
+                                      .output = number,
+                                      .bytes = tensor.storage().nbytes()});
+  return fate == Fate::Offload ? fate : Fate::Keep;
 }
 
 // A saved tensor or a recorded operation needs the value in the backward: its contents must be there or be
@@ -90,7 +137,9 @@ void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
     value.refused_operation = "aten::empty";
     if (description_) description_->values[value.number].fate = Fate::Keep;
   }
-  if (value.fate == Fate::Recompute || value.is_pinned || options_.stand_ins) return;
+  if (value.fate == Fate::Recompute || options_.stand_ins) return;
+  if (!parameter) value.span.cover(tensor);
+  if (value.is_pinned) return;
   value.is_pinned = true;
   value.kept = tensor.storage();
   value.kept_stream = current_stream(value.device);
@@ -140,7 +189,7 @@ void Tape::follow(const ValuePtr& old, const ValuePtr& now, const at::Tensor& te
 void Tape::compare(const Value& value, const c10::Storage& storage, const std::string& what) {
   if (!value.checksum) return;
   ++totals_.checked;
-  if (*value.checksum == checksum(storage)) return;
+  if (*value.checksum == (value.is_offloaded ? checksum(storage, value.span) : checksum(storage))) return;
   ++totals_.differing;
   TORCH_CHECK(!options_.differing_throws, what, " in region \"", region_name_,
               "\" has other bits in the backward than it had in the forward");
@@ -149,6 +198,7 @@ void Tape::compare(const Value& value, const c10::Storage& storage, const std::s
 void Tape::note_unpack(Value& value, const at::Tensor& tensor) {
   hooks::tell_unpacked(tensor);
   if (value.kept) compare(value, value.kept, "a kept value");
+  if (!value.kept && value.is_offloaded) compare(value, tensor.storage(), "an offloaded value");
   if (!description_ || !replay_.is_first_backward()) return;
   const auto node = torch::autograd::get_current_node();
   if (description_->unpacks.empty() || node.get() != last_node_) description_->unpacks.emplace_back();

@@ -10,6 +10,7 @@
 #include "snug/hooks/region.h"
 #include "snug/tape/fates.h"
 #include "snug/tape/ledgers.h"
+#include "snug/tape/offload.h"
 #include "snug/tape/operator_facts.h"
 #include "snug/tape/replay.h"
 #include "snug/tape/sketch_listener.h"
@@ -40,13 +41,17 @@ struct TapeOptions {
 
 class Tape : public std::enable_shared_from_this<Tape> {
  public:
-  Tape(hooks::RegionId region, const TapeOptions& options, std::shared_ptr<Ledgers> ledgers);
+  // `previous`: of the region before, if its backward is still to come.
+  Tape(hooks::RegionId region, const TapeOptions& options, std::shared_ptr<Ledgers> ledgers,
+       std::shared_ptr<host::Store> store, const std::shared_ptr<Tape>& previous);
   ~Tape();
   Tape(const Tape&) = delete;  // saved tensors hold it
   Tape& operator=(const Tape&) = delete;
 
+  void enter(const Level* level) { level_ = level; }  // null: it is left
   void record(hooks::OperatorCall& call, Level& level);
   void end_forward();
+  bool has_begun_backward();
 
  private:
   friend class RecordedCall;
@@ -54,6 +59,9 @@ class Tape : public std::enable_shared_from_this<Tape> {
   friend class Replay;
 
   ValuePtr value_of(const at::Tensor& tensor);
+  Fate fate_of_input(const at::Tensor& tensor);
+  void send_or_keep(const ValuePtr& value);
+  void look_back();
   void pin(const ValuePtr& pinned, const at::Tensor& tensor);
   void note_parameter(const at::Tensor& tensor);
   void before_write(const at::Tensor& tensor);
@@ -70,7 +78,10 @@ class Tape : public std::enable_shared_from_this<Tape> {
   const hooks::RegionId region_;
   const std::string region_name_;
   const TapeOptions options_;
+  const std::weak_ptr<Tape> previous_;
+  const Level* level_ = nullptr;
   ValueTable values_;
+  std::uint32_t inputs_ = 0;      // seen so far
   std::uint32_t operations_ = 0;  // recorded so far
   std::unordered_set<SavedValue*> saved_;
   std::vector<std::weak_ptr<Value>> pinned_;  // while the forward runs
@@ -78,6 +89,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   std::vector<at::Tensor> parameters_;  // that are needed in the backward
   std::unordered_set<const c10::TensorImpl*> parameters_noted_;
   const torch::autograd::Node* last_node_ = nullptr;  // that unpacked
+  Offload offload_;
   Replay replay_{*this};
   trace::RegionTotals totals_;
   std::optional<trace::RegionTape> description_;

@@ -1,7 +1,10 @@
 #include "snug/tape/value.h"
 
+#include <c10/core/StreamGuard.h>
+
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 namespace snug::tape {
 
@@ -14,6 +17,7 @@ Value::Value() {
 }
 Value::~Value() {
   --live_values;
+  wait_for_copies();
   cannot_be_remade();
 }
 std::int64_t Value::live() {
@@ -51,6 +55,34 @@ void Value::watch(const at::Tensor& tensor) {
   version_ = counter_.current_version();
   watched_ = true;
   watch_later = false;
+}
+
+void Value::leaves() {
+  wait_for_copies();
+  left_ = kept.getWeakStorageImpl();
+  kept = {};
+}
+
+c10::Storage Value::still_alive() const {
+  if (is_changed()) return {};
+  auto storage = left_ ? left_->lock() : c10::intrusive_ptr<c10::StorageImpl>();
+  return storage ? c10::Storage(std::move(storage)) : c10::Storage();
+}
+
+void Value::drop_memo() {
+  if (!memo) return;
+  wait_for_copies();
+  memo = {};
+}
+
+// Nobody may use its memory for something else while a copy is under way. If the device fails, whoever uses
+// it next says so.
+void Value::wait_for_copies() noexcept try {
+  if (!sent && !fetched) return;
+  const c10::OptionalStreamGuard stream(memo_stream ? memo_stream : kept_stream);
+  if (const host::CopyPtr copy = std::exchange(sent, nullptr)) copy->wait();
+  if (const host::CopyPtr copy = std::exchange(fetched, nullptr)) copy->wait();
+} catch (const std::exception&) {
 }
 
 }  // namespace snug::tape

@@ -9,6 +9,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <c10/core/StorageImpl.h>
 #include <c10/core/Stream.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -18,9 +19,11 @@
 #include <string>
 #include <vector>
 
+#include "snug/host/arena.h"
 #include "snug/tape/autocast_state.h"
 #include "snug/tape/generator.h"
 #include "snug/tape/geometry.h"
+#include "snug/tape/span.h"
 #include "snug/trace/closure.h"
 
 namespace snug::tape {
@@ -51,7 +54,7 @@ struct Value final : trace::ClosureValue {
   std::shared_ptr<Operation> maker;
 
   c10::Storage kept;                                    // from the forward: an alias of what the user holds
-  c10::Storage memo;                                    // re-made
+  c10::Storage memo;                                    // re-made, or back from the host
   c10::VariableVersion memo_counter;                    // of all tensors on it
   std::optional<c10::Stream> kept_stream, memo_stream;  // on which the contents were made
 
@@ -62,13 +65,25 @@ struct Value final : trace::ClosureValue {
   void unwatch() { watched_ = false; }
   bool watch_later = false;  // the write that made it has not moved the counter yet
 
+  // See Note [Offload].
+  bool is_offloaded = false;         // a copy is on the host, or on its way there
+  host::Slot slot;                   // none on Meta
+  host::CopyPtr sent, fetched;       // not waited for yet
+  Span span;                         // what someone needs of it
+  void leaves();                     // the host has it
+  c10::Storage still_alive() const;  // what left, if somebody else holds it as it was
+  void drop_memo();
+
   int saves = 0;                         // saved tensors that hold it
   std::optional<std::int64_t> checksum;  // verify: taken when it was made
 
  private:
+  void wait_for_copies() noexcept;
+
   c10::VariableVersion counter_;
   std::uint32_t version_ = 0;
   bool watched_ = false;
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> left_;
 };
 
 using ValuePtr = std::shared_ptr<Value>;

@@ -65,6 +65,8 @@ ClosureBytes::ClosureBytes(const RegionTape& tape, std::span<const Fate> fates)
     : tape_(tape),
       operations_(tape.operations.size()),
       values_(tape.values.size()),
+      offloaded_(tape.values.size()),
+      back_(tape.values.size()),
       armed_(tape.values.size()) {
   check(fates.size() == values_.size(), "a tape of ", values_.size(), " values needs as many fates, got ",
         fates.size());
@@ -74,6 +76,17 @@ ClosureBytes::ClosureBytes(const RegionTape& tape, std::span<const Fate> fates)
     arm(values_[saved]);
     ++armed_[saved];
   }
+  for (ValueIndex i = 0; i < values_.size(); ++i) {
+    offloaded_[i] = fates[i] == Fate::Offload && !tape_.values[i].parameter && values_[i].uses > 0;
+    bring_back(i);
+  }
+}
+
+void ClosureBytes::bring_back(ValueIndex value) {
+  if (!offloaded_[value] || back_[value]) return;
+  back_[value] = true;
+  live_ += bytes(value);
+  peak_ = std::max(peak_, live_);
 }
 
 void ClosureBytes::connect(std::size_t i, std::span<const Fate> fates) {
@@ -96,13 +109,14 @@ void ClosureBytes::connect(std::size_t i, std::span<const Fate> fates) {
 void ClosureBytes::unpack(ValueIndex wanted) {
   if (armed_[wanted]-- <= 0) arm(values_[wanted]);  // asked for again after its last use
   require(values_[wanted]);
-  if (is_remade(wanted) && !is_held(wanted)) held_by_node_.push_back(wanted);
+  bring_back(wanted);
+  if ((is_remade(wanted) || is_offloaded(wanted)) && !is_held(wanted)) held_by_node_.push_back(wanted);
   release(values_[wanted]);
 }
 
 void ClosureBytes::end_node() {
   for (const ValueIndex value : std::exchange(held_by_node_, {}))
-    if (!values_[value].here) live_ -= bytes(value);
+    if (!is_there(value)) live_ -= bytes(value);
 }
 
 std::uint64_t ClosureBytes::take_peak() {
@@ -119,6 +133,7 @@ void ClosureBytes::run(ClosureOperation& operation) {
   const auto number = static_cast<std::uint32_t>(&operation - operations_.data());
   const TapeOperation& recorded = tape_.operations[number];
   ran_.push_back(number);
+  for (const ValueIndex read : recorded.reads) bring_back(read);
   std::uint64_t copied = 0, made = 0, unwanted = 0;
   const auto make = [&](ValueIndex value) {
     const bool wanted = is_remade(value) && values_[value].uses > 0 && !values_[value].here;
@@ -145,8 +160,9 @@ void ClosureBytes::run(ClosureOperation& operation) {
 
 void ClosureBytes::last_use(ClosureValue& value) {
   const auto number = static_cast<ValueIndex>(&value - values_.data());
-  if (!is_remade(number) || !value.here) return;
-  value.here = false;
+  if (!(is_remade(number) || is_offloaded(number)) || !is_there(number)) return;
+  if (is_remade(number)) value.here = false;
+  back_[number] = false;
   if (!is_held(number)) live_ -= bytes(number);
 }
 
@@ -159,7 +175,7 @@ std::vector<bool> kept_values(const RegionTape& tape, const ClosureBytes& walk) 
     if (needed[value]) continue;
     needed[value] = true;
     if (!walk.is_remade(value)) {
-      kept[value] = !tape.values[value].parameter;
+      kept[value] = !tape.values[value].parameter && !walk.is_offloaded(value);
       continue;
     }
     const TapeOperation& producer = tape.operations[tape.values[value].operation];

@@ -46,7 +46,8 @@ class SNUG_API ClosureWalk {
   void disarm(ClosureOperation& operation, std::vector<ClosureValue*>& released);
 };
 
-// The bytes of re-made values as a backward goes on, and the operations it runs again.
+// The bytes of re-made and offloaded values as a backward goes on, and the operations it runs again. What was
+// offloaded is back when it begins, and goes with its last use.
 class SNUG_API ClosureBytes final : private ClosureWalk {
  public:
   // `fates` has one entry per value of the tape; values that cannot be re-made count as kept.
@@ -56,6 +57,7 @@ class SNUG_API ClosureBytes final : private ClosureWalk {
   void end_node();                 // and lets go what it was given
 
   bool is_remade(ValueIndex value) const { return values_[value].producer != nullptr; }
+  bool is_offloaded(ValueIndex value) const { return offloaded_[value]; }  // and needed
   std::uint64_t live_bytes() const { return live_; }
   std::uint64_t take_peak();  // since the last call
   const std::vector<std::uint32_t>& operations() const { return ran_; }
@@ -63,6 +65,8 @@ class SNUG_API ClosureBytes final : private ClosureWalk {
  private:
   void connect(std::size_t operation, std::span<const Fate> fates);
   bool is_held(ValueIndex value) const;
+  bool is_there(ValueIndex value) const { return offloaded_[value] ? back_[value] : values_[value].here; }
+  void bring_back(ValueIndex value);
   std::uint64_t bytes(ValueIndex value) const { return tape_.values[value].bytes; }
   void run(ClosureOperation& operation) override;
   void last_use(ClosureValue& value) override;
@@ -70,6 +74,7 @@ class SNUG_API ClosureBytes final : private ClosureWalk {
   const RegionTape& tape_;
   std::vector<ClosureOperation> operations_;
   std::vector<ClosureValue> values_;
+  std::vector<bool> offloaded_, back_;    // by value
   std::vector<int> armed_;                // by value: saves that no node asked for yet
   std::vector<ValueIndex> held_by_node_;  // handed out, until the node ends
   std::vector<std::uint32_t> ran_;

@@ -5,6 +5,6 @@
 
 namespace snug::trace {
 
-enum class Fate : std::uint8_t { Keep, Recompute };
+enum class Fate : std::uint8_t { Keep, Recompute, Offload };
 
 }  // namespace snug::trace

@@ -12,6 +12,8 @@ struct RegionTotals {
   std::uint64_t operations = 0;   // that could be run again
   std::uint64_t kept_values = 0;  // from the forward to the backward; without parameters
   std::uint64_t kept_bytes = 0;
+  std::uint64_t offloaded_values = 0;  // away on the host meanwhile
+  std::uint64_t offloaded_bytes = 0;
   std::uint64_t dropped_values = 0;  // that autograd saved and that were let go, to be re-made
   std::uint64_t dropped_bytes = 0;
   std::uint64_t replays = 0;  // operations run again
@@ -30,6 +32,8 @@ struct RegionTotals {
     operations += other.operations;
     kept_values += other.kept_values;
     kept_bytes += other.kept_bytes;
+    offloaded_values += other.offloaded_values;
+    offloaded_bytes += other.offloaded_bytes;
     dropped_values += other.dropped_values;
     dropped_bytes += other.dropped_bytes;
     replays += other.replays;

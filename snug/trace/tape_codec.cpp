@@ -136,7 +136,7 @@ std::optional<RegionTape> decode(std::string_view bytes) {
     value.output = static_cast<std::uint32_t>(in.number());
     value.bytes = in.number();
     const std::uint64_t flags = in.number();
-    if (flags > 3) return std::nullopt;
+    if (flags >> 1 > static_cast<std::uint64_t>(Fate::Offload)) return std::nullopt;
     value.fate = static_cast<Fate>(flags >> 1);
     value.parameter = (flags & 1) != 0;
   }

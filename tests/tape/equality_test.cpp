@@ -8,6 +8,7 @@ namespace snug::tape {
 namespace {
 
 constexpr int kAssignments = 70;  // for each of 5 models in 3 kinds of numbers: more than a thousand
+constexpr int kFates = 3;
 
 class Equality : public testing::TestWithParam<std::tuple<int, Numbers>> {
  protected:
@@ -18,12 +19,13 @@ class Equality : public testing::TestWithParam<std::tuple<int, Numbers>> {
 };
 
 struct Counted {
-  std::uint64_t replays = 0, differing = 0;
+  std::uint64_t replays = 0, offloaded = 0, differing = 0;
 };
 Counted count(const trace::Totals& totals) {
   Counted counted;
   for (const auto& [region, some] : totals) {
     counted.replays += some.replays;
+    counted.offloaded += some.offloaded_values;
     counted.differing += some.differing;
   }
   return counted;
@@ -37,7 +39,7 @@ TEST_P(Equality, PlainAutogradRepeatsItself) {
 TEST_P(Equality, EveryFateAlone) {
   Problem model = problem();
   const auto plain = step(model);
-  for (const Fates& fates : {Fates::keep(), Fates::recompute(), Fates::cheap()}) {
+  for (const Fates& fates : {Fates::keep(), Fates::recompute(), Fates::cheap(), Fates::offload()}) {
     Recording recording(fates, {.verify = true});
     EXPECT_TRUE(same_bits(plain, step(model))) << model.name;
     EXPECT_EQ(count(recording.totals()).differing, 0u);
@@ -49,7 +51,7 @@ TEST_P(Equality, RandomFates) {
   Problem model = problem();
   const auto plain = step(model), twice = step(model, 2);
   for (int seed = 0; seed < kAssignments; ++seed) {
-    std::uint64_t asked[2] = {0, 0};
+    std::uint64_t asked[kFates] = {};
     const Fates drawn = dice(static_cast<std::uint64_t>(seed));
     Recording recording(Fates([&](const ValueInfo& value) {
       const Fate fate = drawn(value);
@@ -57,9 +59,10 @@ TEST_P(Equality, RandomFates) {
       return fate;
     }));
     ASSERT_TRUE(same_bits(plain, step(model))) << model.name << ", seed " << seed;
-    const double share = static_cast<double>(asked[0]) / static_cast<double>(asked[0] + asked[1]);
-    ASSERT_TRUE(share >= 0.3 && share <= 0.7) << share;
+    const std::uint64_t all = asked[0] + asked[1] + asked[2];
+    for (const std::uint64_t some : asked) ASSERT_GE(some * 10, all * 2) << some << " of " << all;
     ASSERT_GT(count(recording.totals()).replays, 0u) << model.name << ", seed " << seed;
+    ASSERT_GT(count(recording.totals()).offloaded, 0u) << model.name << ", seed " << seed;
     if (seed % 10 == 0) {
       ASSERT_TRUE(same_bits(twice, step(model, 2))) << model.name << ", retained, seed " << seed;
     }

@@ -344,7 +344,7 @@ Fates dice(std::uint64_t seed) {
     std::uint64_t bits = (seed * 1000003 + number / 2 + 1) * 0x9E3779B97F4A7C15ull;
     bits ^= bits >> 29;
     bits *= 0xBF58476D1CE4E5B9ull;
-    return ((bits >> 33) + number) % 2 == 0 ? Fate::Keep : Fate::Recompute;
+    return static_cast<Fate>(((bits >> 33) + number) % 3);
   });
 }
 

@@ -39,7 +39,7 @@ std::vector<at::Tensor> step(Problem& problem, int backwards = 1);
 bool same_bits(const at::Tensor& a, const at::Tensor& b);
 bool same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b);
 
-// Half of the values in each fate, drawn in pairs.
+// A third of the values in each fate.
 Fates dice(std::uint64_t seed);
 
 }  // namespace snug::tape

@@ -1,0 +1,35 @@
+#include "snug/host/store.h"
+
+#include <map>
+#include <mutex>
+#include <string>
+
+namespace snug::host {
+
+namespace {
+
+constexpr double kShareOfFree = 0.8;
+
+ArenaOptions arena_options(c10::Device device, std::uint64_t budget) {
+  if (budget == 0) budget = static_cast<std::uint64_t>(kShareOfFree * static_cast<double>(free_host_bytes()));
+  return {.pinned = device.is_cuda(), .budget_bytes = budget};
+}
+
+}  // namespace
+
+Store::Store(c10::Device device, const StoreOptions& options)
+    : device_(device), arena_(arena_options(device, options.budget_bytes)), link_(Link::open(device)) {
+  if (options.reserve_bytes > 0) arena_.reserve(options.reserve_bytes);
+}
+
+std::shared_ptr<Store> Store::shared(c10::Device device) {
+  static std::mutex mutex;
+  static auto* const stores =
+      new std::map<std::string, std::shared_ptr<Store>>;  // a graph may outlive main()
+  std::lock_guard lock(mutex);
+  std::shared_ptr<Store>& store = (*stores)[device.str()];
+  if (!store) store = std::make_shared<Store>(device);
+  return store;
+}
+
+}  // namespace snug::host

@@ -1,0 +1,36 @@
+// Where the values of one device go: its arena on the host, and the link to it.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "snug/base/export.h"
+#include "snug/host/arena.h"
+#include "snug/host/link.h"
+
+namespace snug::host {
+
+struct StoreOptions {
+  std::uint64_t budget_bytes = 0;   // 0: four fifths of what the host has free
+  std::uint64_t reserve_bytes = 0;  // made at once, so that no step has to
+};
+
+class SNUG_API Store {
+ public:
+  explicit Store(c10::Device device, const StoreOptions& options = {});
+  // For whoever brings none: one per device, shared by the whole process.
+  static std::shared_ptr<Store> shared(c10::Device device);
+
+  c10::Device device() const { return device_; }
+  Arena& arena() { return arena_; }
+  Link& link() { return *link_; }
+
+ private:
+  c10::Device device_;
+  Arena arena_;
+  std::shared_ptr<Link> link_;
+};
+
+}  // namespace snug::host
