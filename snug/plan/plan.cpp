@@ -13,28 +13,53 @@ namespace snug::plan {
 
 namespace {
 
-constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kVersion = 2;
+
+constexpr std::string_view kInputWord = "input ";
 
 std::string text(const ValueName& value) {
+  if (value.operation == ValueName::kInput) return fmt::format("{}{}", kInputWord, value.output);
   return fmt::format("{}.{} {}", value.operation, value.output, value.name);
 }
 
 // "4.0 aten::mul.Tensor"
-ValueName parse_value(const Json& entry, const std::string& where) {
-  check(entry.is_string(), where, ": \"recompute\" must list texts such as \"4.0 aten::mul.Tensor\", got ",
-        entry.dump());
-  const auto written = entry.get<std::string>();
-  ValueName value;
+bool parse_made(std::string_view written, ValueName& value) {
   const char* const end = written.data() + written.size();
   const auto [point, bad_operation] = std::from_chars(written.data(), end, value.operation);
-  bool is_good = bad_operation == std::errc() && point != end && *point == '.';
-  if (is_good) {
-    const auto [space, bad_output] = std::from_chars(point + 1, end, value.output);
-    is_good = bad_output == std::errc() && space != end && *space == ' ' && space + 1 != end;
-    if (is_good) value.name.assign(space + 1, end);
+  if (bad_operation != std::errc() || point == end || *point != '.') return false;
+  const auto [space, bad_output] = std::from_chars(point + 1, end, value.output);
+  if (bad_output != std::errc() || space == end || *space != ' ' || space + 1 == end) return false;
+  value.name.assign(space + 1, end);
+  return value.operation != ValueName::kInput;
+}
+
+// "input 2"
+bool parse_input(std::string_view written, ValueName& value) {
+  value = {.operation = ValueName::kInput};
+  if (!written.starts_with(kInputWord)) return false;
+  const char* const end = written.data() + written.size();
+  const auto [stop, bad] = std::from_chars(written.data() + kInputWord.size(), end, value.output);
+  return bad == std::errc() && stop == end;
+}
+
+std::vector<ValueName> values(Json list, const std::string& key, const std::string& where) {
+  std::vector<ValueName> values;
+  for (const Json& entry : list) {
+    check(entry.is_string(), where, ": \"", key, "\" must list texts such as \"4.0 aten::mul.Tensor\", got ",
+          entry.dump());
+    const auto written = entry.get<std::string>();
+    ValueName value;
+    const bool is_good = (key == "offload" && parse_input(written, value)) || parse_made(written, value);
+    check(is_good, where, ": expected a value such as \"4.0 aten::mul.Tensor\", got \"", written, "\"");
+    values.push_back(std::move(value));
   }
-  check(is_good, where, ": expected a value such as \"4.0 aten::mul.Tensor\", got \"", written, "\"");
-  return value;
+  return values;
+}
+
+Json texts(const std::vector<ValueName>& values) {
+  Json list = Json::array();
+  for (const ValueName& value : values) list.push_back(text(value));
+  return list;
 }
 
 std::uint64_t parse_structure(const std::string& written, const std::string& where) {
@@ -71,12 +96,15 @@ Json array(const JsonReader& reader, const std::string& key, const std::string& 
 }
 
 Json to_json(const Amount& amount) {
-  return {{"peak_bytes", amount.peak_bytes}, {"step_seconds", amount.step_seconds}};
+  return {{"peak_bytes", amount.peak_bytes},
+          {"host_bytes", amount.host_bytes},
+          {"step_seconds", amount.step_seconds}};
 }
 
 Amount amount_from_json(Json object, const std::string& where) {
   const JsonReader reader(std::move(object), where);
-  const Amount amount{bytes(reader, "peak_bytes", where), seconds(reader, "step_seconds", where)};
+  const Amount amount{bytes(reader, "peak_bytes", where), seconds(reader, "step_seconds", where),
+                      bytes(reader, "host_bytes", where)};
   reader.refuse_unread();
   return amount;
 }
@@ -97,19 +125,18 @@ Json to_json(const std::vector<RegionPlan>& regions) {
   for (const RegionPlan& region : regions) {
     const auto same = std::ranges::find_if(first, [&](const RegionPlan* other) {
       return other->structure == region.structure && other->bytes == region.bytes &&
-             other->recompute == region.recompute;
+             other->recompute == region.recompute && other->offload == region.offload;
     });
     if (same != first.end()) {
       groups[static_cast<std::size_t>(same - first.begin())]["regions"].push_back(region.region);
       continue;
     }
     first.push_back(&region);
-    Json recompute = Json::array();
-    for (const ValueName& value : region.recompute) recompute.push_back(text(value));
     groups.push_back({{"regions", Json::array({region.region})},
                       {"structure", fmt::format("{:016x}", region.structure)},
                       {"bytes", region.bytes},
-                      {"recompute", recompute}});
+                      {"recompute", texts(region.recompute)},
+                      {"offload", texts(region.offload)}});
   }
   return groups;
 }
@@ -117,9 +144,9 @@ Json to_json(const std::vector<RegionPlan>& regions) {
 void regions_from_json(Json object, const std::string& where, std::vector<RegionPlan>& regions) {
   const JsonReader reader(std::move(object), where);
   RegionPlan region{.structure = parse_structure(reader.required<std::string>("structure"), where),
-                    .bytes = bytes(reader, "bytes", where)};
-  for (const Json& value : array(reader, "recompute", where))
-    region.recompute.push_back(parse_value(value, where));
+                    .bytes = bytes(reader, "bytes", where),
+                    .recompute = values(array(reader, "recompute", where), "recompute", where),
+                    .offload = values(array(reader, "offload", where), "offload", where)};
   for (const Json& name : array(reader, "regions", where)) {
     check(name.is_string(), where, ": \"regions\" must list names, got ", name.dump());
     region.region = name.get<std::string>();
@@ -203,12 +230,15 @@ void check_matches(const RegionPlan& plan, const trace::RegionTape& tape) {
         made_bytes(tape), " bytes, planned ", plan.bytes);
   std::set<std::pair<std::uint32_t, std::uint32_t>> made;
   for (const trace::TapeValue& value : tape.values) made.emplace(value.operation, value.output);
-  for (const ValueName& value : plan.recompute) {
-    check(made.contains({value.operation, value.output}) && value.operation < tape.operations.size() &&
-              tape.operations[value.operation].name == value.name,
-          "the plan re-makes value ", text(value), " of region \"", plan.region,
-          "\", which has no such value");
-  }
+  const auto check_is_there = [&](const char* does, const ValueName& value) {
+    const bool has_name =
+        value.operation == ValueName::kInput ||
+        (value.operation < tape.operations.size() && tape.operations[value.operation].name == value.name);
+    check(has_name && made.contains({value.operation, value.output}), "the plan ", does, " value ",
+          text(value), " of region \"", plan.region, "\", which has no such value");
+  };
+  for (const ValueName& value : plan.recompute) check_is_there("re-makes", value);
+  for (const ValueName& value : plan.offload) check_is_there("offloads", value);
 }
 
 }  // namespace snug::plan

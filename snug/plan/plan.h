@@ -1,5 +1,6 @@
-// What was decided for a step: which values of which region are re-made, and how the batch is split. Plain
-// data, read and written as JSON; a plan may be saved, compared, edited by hand and applied again.
+// What was decided for a step: which values of which region are re-made or offloaded, and how the batch is
+// split. Plain data, read and written as JSON; a plan may be saved, compared, edited by hand and applied
+// again.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,9 @@
 namespace snug::plan {
 
 // Written "4.0 aten::mul.Tensor": the operation's number in its region, the number of its result, its name.
+// "input 2": the third of what comes into the region.
 struct ValueName {
+  static constexpr std::uint32_t kInput = trace::TapeValue::kOutside;
   std::uint32_t operation = 0;
   std::uint32_t output = 0;
   std::string name;
@@ -27,6 +30,7 @@ struct RegionPlan {
   std::uint64_t structure = 0;  // trace::RegionTape::structure_hash()
   std::uint64_t bytes = 0;      // of all that the region makes: more was not planned for
   std::vector<ValueName> recompute;
+  std::vector<ValueName> offload;
 
   bool operator==(const RegionPlan&) const = default;
 };
@@ -34,12 +38,13 @@ struct RegionPlan {
 struct Amount {
   std::uint64_t peak_bytes = 0;
   double step_seconds = 0;
+  std::uint64_t host_bytes = 0;  // of what is offloaded
 
   bool operator==(const Amount&) const = default;
 };
 
 struct Lever {
-  std::string name;  // micro_batch, head_chunks, recompute
+  std::string name;  // micro_batch, head_chunks, recompute, offload
   std::uint64_t saved_bytes = 0;
   double cost_seconds = 0;
 

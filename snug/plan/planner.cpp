@@ -34,9 +34,12 @@ RegionPlan region_plan(const StepModel::Region& region, const Sketch::Call& call
   RegionPlan plan{.region = region.name, .structure = tape.structure_hash(), .bytes = made_bytes(tape)};
   for (std::size_t i = 0; i < fates.size(); ++i) {
     const trace::TapeValue& value = tape.values[i];
+    const bool is_input = value.operation == trace::TapeValue::kOutside;
+    const ValueName name{value.operation, value.output,
+                         is_input ? "" : tape.operations[value.operation].name};
     // What empty() made is re-made whatever the plan says.
-    if (fates[i] == Fate::Recompute && value.fate != Fate::Recompute)
-      plan.recompute.push_back({value.operation, value.output, tape.operations[value.operation].name});
+    if (fates[i] == Fate::Recompute && value.fate != Fate::Recompute) plan.recompute.push_back(name);
+    if (fates[i] == Fate::Offload) plan.offload.push_back(name);
   }
   return plan;
 }

@@ -104,15 +104,16 @@ ValuePtr Tape::value_of(const at::Tensor& tensor) {
   value->bytes = tensor.storage().nbytes();
   value->is_external = true;
   const bool parameter = hooks::is_parameter(tensor);
-  if (!parameter) value->fate = fate_of_input(tensor);
+  const std::uint32_t number = parameter ? 0 : inputs_++;
+  if (!parameter) value->fate = fate_of_input(tensor, number);
   describe(*value, tensor, parameter);
+  if (description_) description_->values.back().output = number;
   values_.bind(tensor, value);
   return value;
 }
 
 // What came into the region is kept or offloaded; nobody can re-make it.
-Fate Tape::fate_of_input(const at::Tensor& tensor) {
-  const std::uint32_t number = inputs_++;
+Fate Tape::fate_of_input(const at::Tensor& tensor, std::uint32_t number) const {
   if (!level_) return Fate::Keep;
   const Fate fate = (*level_->fates)({.region = level_->region,
                                       .outermost = region_name_,

@@ -59,7 +59,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   friend class Replay;
 
   ValuePtr value_of(const at::Tensor& tensor);
-  Fate fate_of_input(const at::Tensor& tensor);
+  Fate fate_of_input(const at::Tensor& tensor, std::uint32_t number) const;
   void send_or_keep(const ValuePtr& value);
   void look_back();
   void pin(const ValuePtr& pinned, const at::Tensor& tensor);

@@ -16,7 +16,7 @@ using ValueIndex = std::uint32_t;  // in RegionTape::values
 struct TapeValue {
   static constexpr std::uint32_t kOutside = ~std::uint32_t{0};
   std::uint32_t operation = kOutside;  // that made it; kOutside: it came into the region
-  std::uint32_t output = 0;            // which of the operation's results
+  std::uint32_t output = 0;            // which of the operation's results, or of what came in
   std::uint64_t bytes = 0;
   Fate fate = Fate::Keep;  // in the run that was recorded
   bool parameter = false;  // or another leaf that wants a gradient: never counted as kept

@@ -73,7 +73,9 @@ FatesOfCalls random_fates(const Timeline& timeline, std::mt19937& random) {
     auto& drawn = by_region[sketch.calls[call].tape.region];
     if (drawn.empty())
       for (std::size_t i = 0; i < sketch.calls[call].tape.values.size(); ++i)
-        drawn.push_back(std::bernoulli_distribution(share)(random) ? Fate::Recompute : Fate::Keep);
+        drawn.push_back(std::bernoulli_distribution(share)(random)
+                            ? Fate::Recompute
+                            : static_cast<Fate>(2 * std::bernoulli_distribution(0.5)(random)));
     fates.push_back(timeline.allowed(call, drawn));
   }
   return fates;
