@@ -1,12 +1,15 @@
 // Hardware as JSON, each key named like its field, and what each may be.
 #include "snug/plan/hardware.h"
 
+#include <unistd.h>
+
 #include <cmath>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "snug/base/error.h"
+#include "snug/base/output_file.h"
 
 namespace snug::plan {
 namespace {
@@ -21,10 +24,17 @@ constexpr Rate kRates[] = {
     {"matmul_flops_bf16", &Hardware::matmul_flops_bf16},
     {"attention_flops", &Hardware::attention_flops},
     {"memory_rate", &Hardware::memory_rate},
+    {"adam_rate", &Hardware::adam_rate},
 };
 constexpr Rate kLinks[] = {
     {"to_host_rate", &Hardware::to_host_rate},
     {"to_device_rate", &Hardware::to_device_rate},
+    {"both_ways_rate", &Hardware::both_ways_rate},
+};
+constexpr Rate kMayBeZero[] = {
+    {"copy_slowdown", &Hardware::copy_slowdown},
+    {"operation_seconds", &Hardware::operation_seconds},
+    {"disk_rate", &Hardware::disk_rate},
 };
 
 std::uint64_t read_bytes(const JsonReader& json, const char* key, const std::string& where) {
@@ -41,6 +51,15 @@ void check_not_negative(double value, const char* key, const std::string& where)
   check(std::isfinite(value) && value >= 0, where, ": ", key, " must be finite and at least 0, got ", value);
 }
 
+// A default would pass for a measurement, and a probe takes seconds.
+void check_complete(const Json& object, const std::string& where) {
+  if (!object.is_object()) return;  // the reader's to refuse
+  const Json all = to_json(Hardware{});
+  for (const auto& [key, value] : all.items())
+    check(object.contains(key), where, ": \"", key,
+          "\" is missing; if an older snug wrote this file, run 'snug probe' again");
+}
+
 }  // namespace
 
 Hardware load_hardware(const std::string& name_or_path) {
@@ -54,6 +73,19 @@ Hardware load_hardware(const std::string& name_or_path) {
   return from_json(read_json(path), path.string());
 }
 
+void save_hardware(const Hardware& hardware, const std::filesystem::path& path) {
+  validate(hardware, path.string());
+  // Beside its place, under a name that no other process has.
+  const std::filesystem::path part = concat(path.string(), ".", ::getpid(), ".part");
+  OutputFile file(part);
+  file.write(to_json(hardware).dump(2) + "\n");
+  file.close();
+  std::error_code error, gone;
+  std::filesystem::rename(part, path, error);
+  if (error) std::filesystem::remove(part, gone);
+  check(!error, path.string(), ": cannot write: ", error.message());
+}
+
 Json to_json(const Hardware& hardware) {
   Json json{
       {"name", hardware.name},
@@ -61,14 +93,16 @@ Json to_json(const Hardware& hardware) {
       {"is_estimate", hardware.is_estimate},
       {"memory_bytes", hardware.memory_bytes},
       {"outside_bytes", hardware.outside_bytes},
+      {"host_bytes", hardware.host_bytes},
   };
   for (const Rate& rate : kRates) json[rate.key] = hardware.*rate.field;
   for (const Rate& link : kLinks) json[link.key] = hardware.*link.field;
-  json["operation_seconds"] = hardware.operation_seconds;
+  for (const Rate& rate : kMayBeZero) json[rate.key] = hardware.*rate.field;
   return json;
 }
 
 Hardware from_json(Json object, const std::string& where) {
+  check_complete(object, where);
   const JsonReader json(std::move(object), where);
   Hardware hardware;
   hardware.name = json.required<std::string>("name");
@@ -76,9 +110,10 @@ Hardware from_json(Json object, const std::string& where) {
   hardware.is_estimate = json.required<bool>("is_estimate");
   hardware.memory_bytes = read_bytes(json, "memory_bytes", where);
   hardware.outside_bytes = read_bytes(json, "outside_bytes", where);
+  hardware.host_bytes = read_bytes(json, "host_bytes", where);
   for (const Rate& rate : kRates) hardware.*rate.field = json.required<double>(rate.key);
   for (const Rate& link : kLinks) hardware.*link.field = json.required<double>(link.key);
-  hardware.operation_seconds = json.required<double>("operation_seconds");
+  for (const Rate& rate : kMayBeZero) hardware.*rate.field = json.required<double>(rate.key);
   json.refuse_unread();
   validate(hardware, where);
   return hardware;
@@ -89,12 +124,13 @@ void validate(const Hardware& hardware, const std::string& where) {
   check(hardware.memory_bytes > 0, where, ": memory_bytes must be at least 1, got 0");
   check(hardware.outside_bytes < hardware.memory_bytes, where, ": outside_bytes must be below memory_bytes ",
         hardware.memory_bytes, ", got ", hardware.outside_bytes);
+  check(hardware.host_bytes > 0, where, ": host_bytes must be at least 1, got 0");
   for (const Rate& rate : kRates) check_positive(hardware.*rate.field, rate.key, where);
   for (const Rate& link : kLinks) {
     const auto check_link = hardware.is_gpu ? check_positive : check_not_negative;
     check_link(hardware.*link.field, link.key, where);
   }
-  check_not_negative(hardware.operation_seconds, "operation_seconds", where);
+  for (const Rate& rate : kMayBeZero) check_not_negative(hardware.*rate.field, rate.key, where);
 }
 
 }  // namespace snug::plan

@@ -60,7 +60,7 @@ Planner::Planner(std::vector<Split> splits, const Overhead& overhead)
 
 Overhead overhead_of(const Hardware& hardware) {
   if (!hardware.is_gpu) return {};
-  return {.outside_bytes = hardware.outside_bytes, .share = 0.03};
+  return {.outside_bytes = std::max(hardware.outside_bytes, kLeastOutside), .share = 0.03};
 }
 
 std::uint64_t Overhead::on_top_of(std::uint64_t tensors) const {

@@ -4,8 +4,9 @@ import json
 from command import STEP, CommandTest
 
 HARDWARE = {"name": "mine", "is_gpu": False, "is_estimate": True, "memory_bytes": 2**33, "outside_bytes": 0,
-            "matmul_flops_fp32": 1e11, "matmul_flops_bf16": 1e11, "attention_flops": 1e11, "memory_rate": 1e10,
-            "to_host_rate": 0.0, "to_device_rate": 0.0, "operation_seconds": 1e-6}
+            "host_bytes": 2**33, "matmul_flops_fp32": 1e11, "matmul_flops_bf16": 1e11, "attention_flops": 1e11,
+            "memory_rate": 1e10, "adam_rate": 1e9, "to_host_rate": 0.0, "to_device_rate": 0.0, "both_ways_rate": 0.0,
+            "copy_slowdown": 0.0, "operation_seconds": 1e-6, "disk_rate": 0.0}
 PLAN = ("plan", *STEP, "--hardware", "hardware.json")
 
 
@@ -29,10 +30,11 @@ class HardwareFiles(CommandTest):
         self.assertEqual(document["predicted"]["peak_bytes"], document["measured"]["peak_bytes"])
 
     def test_numbers_that_make_no_sense(self):
-        rates = ("matmul_flops_fp32", "matmul_flops_bf16", "attention_flops", "memory_rate")
+        rates = ("matmul_flops_fp32", "matmul_flops_bf16", "attention_flops", "memory_rate", "adam_rate")
         for key, value in [*((rate, value) for rate in rates for value in (0, -1.5)), ("memory_bytes", 0),
                            ("memory_bytes", -1), ("memory_bytes", 1.5), ("outside_bytes", -1), ("outside_bytes", 2**33),
                            ("to_host_rate", -1), ("to_device_rate", -1), ("operation_seconds", -1e-6),
+                           ("both_ways_rate", -1), ("copy_slowdown", -0.1), ("disk_rate", -1), ("host_bytes", 0),
                            ("memory_rate", "fast"), ("memory_rate", None), ("name", 1), ("name", ""), ("is_gpu", 1)]:
             with self.subTest(key=key, value=value):
                 self.write_hardware(**{key: value})
@@ -45,10 +47,10 @@ class HardwareFiles(CommandTest):
     def test_keys(self):
         self.write_hardware(colour="green")
         self.refuses(*PLAN, says=["hardware.json", "unknown", "colour"])
-        for key in ("name", "memory_bytes", "memory_rate", "to_host_rate", "operation_seconds"):
+        for key in HARDWARE:
             with self.subTest(key):
                 self.write("hardware.json", json.dumps({k: v for k, v in HARDWARE.items() if k != key}))
-                self.refuses(*PLAN, says=["hardware.json", key, "missing"])
+                self.refuses(*PLAN, says=["hardware.json", key, "missing", "snug probe"])
 
     def test_what_is_no_hardware(self):
         self.write("hardware.json", "{")

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <utility>
@@ -10,6 +12,8 @@
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
+#include "snug/plan/planner.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/temporary_folder.h"
 
 namespace snug::plan {
@@ -20,8 +24,9 @@ using testing::TemporaryFolder;
 using testing::write_file;
 
 const std::vector<const char*> kPositive = {"matmul_flops_fp32", "matmul_flops_bf16", "attention_flops",
-                                            "memory_rate"};
-const std::vector<const char*> kLinks = {"to_host_rate", "to_device_rate"};
+                                            "memory_rate", "adam_rate"};
+const std::vector<const char*> kLinks = {"to_host_rate", "to_device_rate", "both_ways_rate"};
+const std::vector<const char*> kMayBeZero = {"operation_seconds", "copy_slowdown", "disk_rate"};
 
 std::string refusal(const Json& json) {
   return message_of<Error>([&] { from_json(json, "h.json"); });
@@ -40,13 +45,18 @@ Hardware uneven() {
           .is_estimate = false,
           .memory_bytes = std::numeric_limits<std::int64_t>::max(),
           .outside_bytes = 1,
+          .host_bytes = 3,
           .matmul_flops_fp32 = 1e13 / 3,
           .matmul_flops_bf16 = std::nextafter(7e14, 8e14),
           .attention_flops = 0.1 + 0.2,
           .memory_rate = std::numeric_limits<double>::max(),
           .to_host_rate = std::numeric_limits<double>::denorm_min(),
           .to_device_rate = 5.5e10,
-          .operation_seconds = 1.0 / 7e6};
+          .both_ways_rate = 1e11 / 7,
+          .copy_slowdown = 0.1 + 0.2,
+          .operation_seconds = 1.0 / 7e6,
+          .adam_rate = 1e9 / 3,
+          .disk_rate = 1e9 / 7};
 }
 
 TEST(Hardware, AGpuIsKnownByItsNameAndMemory) {
@@ -74,6 +84,8 @@ TEST(Hardware, OnlyAGpuHasLinksAndAnOutside) {
     EXPECT_EQ(hardware.is_gpu, hardware.name != "cpu");
     EXPECT_EQ(hardware.to_host_rate > 0, hardware.is_gpu) << hardware.name;
     EXPECT_EQ(hardware.to_device_rate > 0, hardware.is_gpu) << hardware.name;
+    EXPECT_EQ(hardware.both_ways_rate > 0, hardware.is_gpu) << hardware.name;
+    EXPECT_EQ(hardware.copy_slowdown > 0, hardware.is_gpu) << hardware.name;
     EXPECT_EQ(hardware.outside_bytes, hardware.is_gpu ? 922_MiB : 0) << hardware.name;
   }
 }
@@ -84,6 +96,11 @@ TEST(Hardware, TheH200IsWhatWasMeasured) {
   EXPECT_NEAR(h200.attention_flops, 280e12, 5e12);
   EXPECT_NEAR(h200.memory_rate, 4.2e12, 1e9);
   EXPECT_EQ(h200.to_host_rate, 55e9);
+  EXPECT_NEAR(h200.both_ways_rate, 95e9, 1);
+  EXPECT_EQ(h200.copy_slowdown, 0.03);
+  EXPECT_EQ(h200.adam_rate, 3.6e9);
+  EXPECT_EQ(h200.disk_rate, 1.4e9);
+  EXPECT_EQ(h200.host_bytes, 125_GiB);
 }
 
 TEST(Hardware, SurvivesAWriteAndAReadExactly) {
@@ -94,7 +111,30 @@ TEST(Hardware, SurvivesAWriteAndAReadExactly) {
     EXPECT_EQ(from_json(to_json(hardware), "h.json"), hardware) << hardware.name;
     write_file(folder / "h.json", to_json(hardware).dump(2));
     EXPECT_EQ(load_hardware((folder / "h.json").string()), hardware) << hardware.name;
+    save_hardware(hardware, folder / "saved.json");
+    EXPECT_EQ(load_hardware((folder / "saved.json").string()), hardware) << hardware.name;
   }
+}
+
+TEST(Hardware, IsSavedWholeOrNotAtAll) {
+  TemporaryFolder folder;
+  const auto files = [&] {
+    return std::distance(std::filesystem::directory_iterator(folder.path()),
+                         std::filesystem::directory_iterator{});
+  };
+  const std::filesystem::path path = folder / "h.json";
+  save_hardware(preset("h100"), path);
+  {
+    const testing::FileSizeLimit full(16);
+    EXPECT_EQ(message_of<RunError>([&] { save_hardware(preset("h200"), path); }).find(path.string()), 0u);
+  }
+  EXPECT_EQ(load_hardware(path.string()), preset("h100")) << "the old one stays";
+  std::filesystem::create_directory(folder / "d");
+  const std::string message = message_of<Error>([&] { save_hardware(preset("h200"), folder / "d"); });
+  EXPECT_EQ(message.find((folder / "d").string() + ": cannot write: "), 0u) << message;
+  EXPECT_EQ(message_of<Error>([&] { save_hardware({}, folder / "empty"); }),
+            (folder / "empty").string() + ": name must not be empty");
+  EXPECT_EQ(files(), 2) << "nothing half-written";
 }
 
 TEST(Hardware, AcceptsIntegersAsRates) {
@@ -152,7 +192,8 @@ TEST(Hardware, NamesEveryKeyThatIsMissing) {
   for (const auto& [key, value] : whole.items()) {
     Json json = whole;
     json.erase(key);
-    EXPECT_EQ(refusal(json).find("h.json: \"" + key + "\" is missing"), 0u) << refusal(json);
+    EXPECT_EQ(refusal(json),
+              "h.json: \"" + key + "\" is missing; if an older snug wrote this file, run 'snug probe' again");
   }
 }
 
@@ -205,16 +246,29 @@ TEST(Hardware, LetsOnlyTheCpuBeWithoutLinks) {
   }
 }
 
-TEST(Hardware, RefusesAFixedCostBelowZero) {
-  for (double value : {-1e-6, HUGE_VAL, std::nan("")}) {
-    EXPECT_EQ(refusal("operation_seconds", value),
-              concat("h.json: operation_seconds must be finite and at least 0, got ", value));
+TEST(Hardware, LetsSomeBeZeroButNotLess) {
+  for (const char* key : kMayBeZero) {
+    for (double value : {-1e-6, HUGE_VAL, std::nan("")})
+      EXPECT_EQ(refusal(key, value), concat("h.json: ", key, " must be finite and at least 0, got ", value));
+    Json json = to_json(preset("h200"));
+    json[key] = 0;
+    EXPECT_NO_THROW(from_json(json, "h.json")) << key;
   }
+}
+
+TEST(Hardware, PlansNeverCountOnLessOutsideThanTheCapLeaves) {
+  Hardware measured = preset("h200");
+  measured.outside_bytes = 700_MiB;
+  EXPECT_EQ(overhead_of(measured).outside_bytes, kLeastOutside);
+  measured.outside_bytes = 1_GiB;
+  EXPECT_EQ(overhead_of(measured).outside_bytes, 1_GiB);
 }
 
 TEST(Hardware, RefusesSizesThatLeaveNothing) {
   EXPECT_EQ(refusal("memory_bytes", 0), "h.json: memory_bytes must be at least 1, got 0");
   EXPECT_EQ(refusal("memory_bytes", -8), "h.json: memory_bytes must be at least 0, got -8");
+  EXPECT_EQ(refusal("host_bytes", 0), "h.json: host_bytes must be at least 1, got 0");
+  EXPECT_EQ(refusal("host_bytes", -1), "h.json: host_bytes must be at least 0, got -1");
   EXPECT_EQ(refusal("outside_bytes", -1), "h.json: outside_bytes must be at least 0, got -1");
   EXPECT_EQ(refusal("memory_bytes", 922 << 20),
             "h.json: outside_bytes must be below memory_bytes 966787072, got 966787072");
