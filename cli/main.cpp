@@ -13,7 +13,7 @@
 namespace snug::cli {
 namespace {
 
-constexpr auto kVerbs = "estimate, plan, train, tune, verify, profile or report";
+constexpr auto kVerbs = "estimate, plan, train, tune, verify, profile, report or probe";
 
 void check_verb(const CLI::App& app, const std::string& first) {
   const auto named = app.get_subcommands([&](const CLI::App* verb) { return verb->get_name() == first; });
@@ -34,6 +34,7 @@ void run(int argc, char** argv) {
   add_verify(app);
   add_profile(app);
   add_report(app);
+  add_probe(app);
   for (CLI::App* verb : app.get_subcommands({})) verb->group("Verbs");
 
   if (argc > 1) check_verb(app, argv[1]);

@@ -51,7 +51,8 @@ void run(const Flags& flags) {
   if (names_gpu) training.device = "cuda";
   if (!names_gpu && !flags.hardware.empty() && training.device == "auto") training.device = "cpu";
   train::TrainConfig config = training_config(training, /*device_must_exist=*/false);
-  plan::Hardware hardware = choose_hardware(flags.hardware, config.device);
+  ChosenHardware chosen = choose_hardware(flags.hardware, config.device);
+  const plan::Hardware& hardware = chosen.hardware;
   check(!flags.measure || config.device.is_cpu(), "--measure times a step on this machine's CPU, not on ",
         hardware.name);
   plan::Planner planner = planner_for(training, config, hardware);
@@ -60,19 +61,21 @@ void run(const Flags& flags) {
     train::take(planner.write_down(planner.decide(0), train::about_step(config)), lean);
     const plan::MeasuredCosts costs = train::measure_costs(lean, hardware);
     planner = planner_for(training, config, hardware, &costs);
-    hardware.is_estimate = false;
+    chosen.hardware.is_estimate = false;
+    chosen.note = "timed by three steps";
   }
   const plan::Decision decision = planner.decide(budget(flags, planner, hardware));
   train::take(planner.write_down(decision, train::about_step(config)), config);
   if (!flags.out.empty() && decision.fits) plan::save_plan(*config.plan, flags.out);
 
   if (flags.json) {
-    Json document = plan_document(planner, decision, train::predict(largest_step(training, config)).peak);
+    Json document =
+        plan_document(planner, decision, train::predict(largest_step(training, config)).peak, chosen);
     if (flags.sweep) document["sweep"] = sweep_document(planner);
     print_json(document);
   } else {
     if (flags.sweep) print(sweep_table(planner) + "\n");
-    if (decision.fits) print(ladder(largest_step(training, config), planner, decision, hardware));
+    if (decision.fits) print(ladder(largest_step(training, config), planner, decision, chosen));
   }
   if (!decision.fits) throw AnswerIsNo(does_not_fit(config, planner, decision));
 }
@@ -91,7 +94,8 @@ void add_plan(CLI::App& snug) {
              "Instead of a budget: the smallest that makes the step at most so many times as long");
   add_text(
       verb, "--hardware", "NAME|FILE", flags->hardware,
-      "Plan for " + plan::preset_names() + " or a hardware.json; default: the CPU, or the GPU that is here");
+      "Plan for " + plan::preset_names() +
+          " or a hardware.json; default: the GPU that is here or the CPU, as 'snug probe' last measured it");
   verb.add_flag("--sweep", flags->sweep, "A table of budgets against time")->disable_flag_override();
   verb.add_flag("--measure", flags->measure,
                 "Run three steps first and plan with the times they took; on the CPU")

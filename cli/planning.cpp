@@ -1,5 +1,8 @@
 #include "cli/planning.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "cli/exit_status.h"
 #include "snug/base/error.h"
 #include "snug/session/hardware_of.h"
@@ -7,11 +10,21 @@
 
 namespace snug::cli {
 
-plan::Hardware choose_hardware(const std::string& given, c10::Device device) {
-  const plan::Hardware hardware = given.empty() ? session::hardware_of(device) : plan::load_hardware(given);
+std::string ChosenHardware::text() const {
+  return note.empty() ? hardware.name : concat(hardware.name, " (", note, ")");
+}
+
+ChosenHardware choose_hardware(const std::string& given, c10::Device device) {
+  if (given.empty()) {
+    session::HardwareHere here = session::hardware_here(device);
+    return {std::move(here.hardware), here.file.string(), std::move(here.note)};
+  }
+  plan::Hardware hardware = plan::load_hardware(given);
   check(hardware.is_gpu == device.is_cuda(), "--hardware ", given, " is ",
         hardware.is_gpu ? "a GPU" : "no GPU", " and --device is ", device.str(), ": give one of them");
-  return hardware;
+  const bool is_preset = std::ranges::find(plan::presets(), hardware) != plan::presets().end();
+  std::string note = hardware.is_estimate ? "an estimate" : "";
+  return {std::move(hardware), is_preset ? "" : given, std::move(note)};
 }
 
 train::TrainConfig largest_step(const TrainingFlags& flags, const train::TrainConfig& config) {

@@ -16,8 +16,16 @@
 
 namespace snug::cli {
 
-// By name or file; for the CPU's preset on the CPU, else for the machine's GPU.
-plan::Hardware choose_hardware(const std::string& given, c10::Device device);
+struct ChosenHardware {
+  plan::Hardware hardware;
+  std::string file;  // where it was read; empty for a preset
+  std::string note;  // which of them and why, for people; may be empty
+
+  std::string text() const;  // "h200 (an estimate)"
+};
+
+// By name or file if one is given, else what is here: as last probed, or its preset.
+ChosenHardware choose_hardware(const std::string& given, c10::Device device);
 
 // Makes a plan for the budget and puts it into the configuration. Throws AnswerIsNo if nothing fits.
 plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware& hardware,
@@ -33,7 +41,7 @@ plan::Planner planner_for(const TrainingFlags& flags, const train::TrainConfig& 
 
 // The ladder: the plain peak by category, each lever with what it saves and costs, what comes next.
 std::string ladder(const train::TrainConfig& config, const plan::Planner& planner,
-                   const plan::Decision& decision, const plan::Hardware& hardware);
+                   const plan::Decision& decision, const ChosenHardware& hardware);
 // In two lines, for a run that is about to use it.
 std::string in_short(const plan::Decision& decision, const plan::Plan& plan);
 // What does not fit, by how much, and what would help.
@@ -43,7 +51,8 @@ std::string verified_text(const train::Verified& verified);
 std::string sweep_table(const plan::Planner& planner);
 
 // The fields that others rely on; `step` is the captured step under the plan.
-Json plan_document(const plan::Planner& planner, const plan::Decision& decision, const trace::Snapshot& step);
+Json plan_document(const plan::Planner& planner, const plan::Decision& decision, const trace::Snapshot& step,
+                   const ChosenHardware& hardware);
 Json sweep_document(const plan::Planner& planner);
 
 }  // namespace snug::cli

@@ -81,13 +81,13 @@ train::TrainConfig plain_config(const train::TrainConfig& config, const Planner&
 }  // namespace
 
 std::string ladder(const train::TrainConfig& config, const Planner& planner, const Decision& decision,
-                   const plan::Hardware& hardware) {
+                   const ChosenHardware& hardware) {
   const Offer& taken = decision.taken;
   const auto plain = train::predict(plain_config(config, planner));
   std::string text =
-      fmt::format("Plain step: {}, {} predicted on {}{}\n{}", format_bytes(decision.plain.peak_bytes),
-                  train::format_seconds(decision.plain.step_seconds), hardware.name,
-                  hardware.is_estimate ? " (an estimate)" : "", report::table(plain.peak, {.regions = 0}));
+      fmt::format("Plain step: {}, {} predicted on {}\n{}", format_bytes(decision.plain.peak_bytes),
+                  train::format_seconds(decision.plain.step_seconds), hardware.text(),
+                  report::table(plain.peak, {.regions = 0}));
   if (decision.plain.peak_bytes > plain.peak.total)
     text += fmt::format("beside it {} for context, libraries and the allocator's rounding\n",
                         format_bytes(decision.plain.peak_bytes - plain.peak.total));
@@ -167,7 +167,8 @@ std::string sweep_table(const Planner& planner) {
   return text;
 }
 
-Json plan_document(const Planner& planner, const Decision& decision, const trace::Snapshot& step) {
+Json plan_document(const Planner& planner, const Decision& decision, const trace::Snapshot& step,
+                   const ChosenHardware& hardware) {
   const plan::Split& split = planner.split(decision.taken);
   return {
       {"fits", decision.fits},
@@ -184,7 +185,11 @@ Json plan_document(const Planner& planner, const Decision& decision, const trace
       {"accumulation", split.accumulation},
       {"head_chunks", split.head_chunks},
       {"levers", plan::to_json(decision.levers)},
-      {"missing_bytes", decision.missing_bytes}};
+      {"missing_bytes", decision.missing_bytes},
+      {"hardware",
+       {{"name", hardware.hardware.name},
+        {"is_estimate", hardware.hardware.is_estimate},
+        {"file", hardware.file.empty() ? Json(nullptr) : Json(hardware.file)}}}};
 }
 
 Json sweep_document(const Planner& planner) {

@@ -70,8 +70,9 @@ std::string decide(const Flags& flags, TrainConfig& config) {
   check(!flags.training.max_tokens || flags.budget, "--max-tokens has no use without --budget");
   if (!flags.plan.empty()) take_plan(flags.training, flags.plan, config);
   if (!flags.budget) return "";
-  const auto hardware = choose_hardware(flags.hardware, config.device);
-  return in_short(plan_for_budget(flags.training, hardware, *flags.budget, config), *config.plan);
+  const ChosenHardware chosen = choose_hardware(flags.hardware, config.device);
+  const plan::Decision decision = plan_for_budget(flags.training, chosen.hardware, *flags.budget, config);
+  return in_short(decision, *config.plan) + fmt::format("Planned with the speed of {}\n", chosen.text());
 }
 
 // Before anything is written.
@@ -120,7 +121,8 @@ void add_train(CLI::App& snug) {
   add_max_tokens(verb, flags->training);
   add_text(verb, "--plan", "FILE", flags->plan, "Run a plan that 'snug plan --out' wrote");
   add_text(verb, "--hardware", "NAME|FILE", flags->hardware,
-           "Whose speed --budget plans with: " + plan::preset_names() + " or a hardware.json");
+           "Whose speed --budget plans with: " + plan::preset_names() +
+               " or a hardware.json; default: this machine's, as 'snug probe' last measured it");
   verb.add_flag("--verify", flags->verify,
                 "First compare a step under the plan with the plain one, bit by bit")
       ->disable_flag_override();

@@ -32,17 +32,13 @@ struct Flags {
   bool json = false;
 };
 
-std::uint64_t predicted_bytes(const train::TrainConfig& config) {
-  return plan::overhead_of(choose_hardware("", config.device)).on_top_of(train::predict(config).peak.total);
-}
-
 // Memory rises with the micro-batch: the first that fits, from the largest down.
-std::uint64_t take_largest(train::TrainConfig& config, std::uint64_t budget) {
+std::uint64_t take_largest(train::TrainConfig& config, const plan::Overhead& overhead, std::uint64_t budget) {
   std::uint64_t predicted = 0;
   for (std::int64_t micro = config.batch_size; micro >= 1; --micro) {
     if (config.batch_size % micro != 0) continue;
     config.micro_batch = micro;
-    predicted = predicted_bytes(config);
+    predicted = overhead.on_top_of(train::predict(config).peak.total);
     if (predicted <= budget) return predicted;
   }
   throw AnswerIsNo(
@@ -56,7 +52,8 @@ void run(const Flags& flags) {
   check(!flags.training.micro_batch && !flags.training.accumulation,
         "snug tune finds the micro-batch: leave out --micro-batch and --accumulation");
   train::TrainConfig config = training_config(flags.training);
-  const std::uint64_t predicted = take_largest(config, *flags.budget);
+  const ChosenHardware chosen = choose_hardware("", config.device);
+  const std::uint64_t predicted = take_largest(config, plan::overhead_of(chosen.hardware), *flags.budget);
   config.budget_bytes = flags.budget;
   config.steps = 1;
   const train::TrainResult result = train::train(config);  // the proof
@@ -71,6 +68,9 @@ void run(const Flags& flags) {
   print(fmt::format("--micro-batch {} x {} of --batch-size {}: predicted {}, measured {} of {}\n",
                     config.micro_batch, config.accumulation(), config.batch_size, format_bytes(predicted),
                     format_bytes(measured), format_bytes(*flags.budget)));
+  if (chosen.hardware.is_gpu)
+    print(fmt::format("Context and libraries: {} reckoned with, by {}\n",
+                      format_bytes(plan::overhead_of(chosen.hardware).outside_bytes), chosen.text()));
 }
 
 }  // namespace

@@ -12,5 +12,6 @@ void add_tune(CLI::App& snug);
 void add_verify(CLI::App& snug);
 void add_profile(CLI::App& snug);
 void add_report(CLI::App& snug);
+void add_probe(CLI::App& snug);
 
 }  // namespace snug::cli

@@ -36,7 +36,7 @@ void run(const Flags& flags) {
   check(ways == 1,
         "give one of --budget, --plan and --recompute: what is to be compared with the plain step?");
   if (flags.budget)
-    plan_for_budget(flags.training, choose_hardware("", config.device), *flags.budget, config);
+    plan_for_budget(flags.training, choose_hardware("", config.device).hardware, *flags.budget, config);
   if (!flags.plan.empty()) take_plan(flags.training, flags.plan, config);
   const train::Verified verified = train::verify(config);
   if (flags.json)

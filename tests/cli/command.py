@@ -19,10 +19,12 @@ class CommandTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
+        self.cache = self.folder / "cache"  # what a developer's own machine was probed at plays no part
 
     def snug(self, *arguments, **options):
         return subprocess.run([SNUG, *map(str, arguments)], cwd=self.folder, text=True, timeout=120,
-                              **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
+                              **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
+                                 "env": {**os.environ, "XDG_CACHE_HOME": str(self.cache)}, **options})
 
     def succeeds(self, *arguments, **options):
         result = self.snug(*arguments, **options)
