@@ -52,6 +52,8 @@
 #include "snug/optim/clip.h"
 #include "snug/optim/schedule.h"
 #include "snug/optim/sgd.h"
+#include "snug/session/hardware_of.h"
+#include "snug/session/probe.h"
 #include "snug/session/session.h"
 #include "snug/train/planning.h"
 #include "snug/train/trainer.h"
