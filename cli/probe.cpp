@@ -64,12 +64,17 @@ session::ProbeOptions at_shapes_of(const models::LlamaConfig& model) {
           .head_dim = model.head_dim};
 }
 
+std::string line(std::string text) {
+  text.erase(text.find_last_not_of(' ') + 1);
+  return text + "\n";
+}
+
 std::string row(const char* what, double value, const char* unit, const std::string& note = "") {
-  return fmt::format("  {:<18} {:>9.4g} {:<15} {}", what, value, unit, note).append("\n");
+  return line(fmt::format("  {:<18} {:>9.4g} {:<15} {}", what, value, unit, note));
 }
 
 std::string size_row(const char* what, std::uint64_t bytes, const std::string& note = "") {
-  return fmt::format("  {:<18} {:>13} {:>11} {}", what, format_bytes(bytes), "", note).append("\n");
+  return line(fmt::format("  {:<18} {:>13} {:>11} {}", what, format_bytes(bytes), "", note));
 }
 
 std::string table(const plan::Hardware& hardware, const std::string& model) {

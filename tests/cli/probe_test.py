@@ -27,6 +27,7 @@ class Probe(CommandTest):
 
         text = self.succeeds(*PROBE)
         self.assertIn(str(self.cached()), text)
+        self.assertFalse([line for line in text.splitlines() if line.endswith(" ")])
         hardware = json.loads(self.cached().read_text())
         self.assertIs(hardware["is_estimate"], False)
         self.assertEqual(hardware["disk_rate"], 0)
