@@ -1,7 +1,7 @@
-// What does recomputation cost, and what does it save? One Llama-like model out of torch's own operators,
-// forward and backward without an optimizer: plain autograd, then the tape keeping all, re-making cheap
-// values, re-making whole blocks, in turns in one process. bench/recompute_twin.py does the same operations
-// under torch.utils.checkpoint.
+// What do recomputation and offload cost, and what do they save? One Llama-like model out of torch's own
+// operators, forward and backward without an optimizer: plain autograd, then the tape keeping all, re-making
+// cheap values, re-making whole blocks, moving all to the host, re-making cheap values and moving the rest,
+// in turns in one process. bench/recompute_twin.py does the same operations under torch.utils.checkpoint.
 //
 //   build/bin/recompute cpu        hidden 256, 8 layers, fp32
 //   build/bin/recompute cuda       1.26B parameters, 8 x 4096 tokens, bf16
@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "snug/host/store.h"
 #include "snug/memory/tracker.h"
 #include "snug/tape/region.h"
 
@@ -25,6 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using snug::tape::Fates;
+using snug::trace::Fate;
 
 struct Shape {
   std::int64_t layers, hidden, ffn, heads, vocabulary, batch, tokens;
@@ -102,6 +104,14 @@ class Model {
   at::Tensor words_, norm_, head_, cos_, sin_, input_, target_;
 };
 
+// What is tiny stays.
+Fates in_layers(const Fates::Function& fate) {
+  return Fates([fate](const snug::tape::ValueInfo& value) {
+           return value.region.starts_with("layers.") ? fate(value) : Fate::Keep;
+         })
+      .smaller_than(64 << 10, Fate::Keep);
+}
+
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];
@@ -129,15 +139,24 @@ int main(int argc, char** argv) {
       {"plain autograd", [] { return nullptr; }, {}, 0},
       {"tape, all kept", with([] { return Fates::keep(); }), {}, 0},
       {"tape, cheap values recomputed",
-       with([] {
-         return Fates::cheap()
-             .in_region("embed", snug::trace::Fate::Keep)
-             .in_region("head", snug::trace::Fate::Keep);
-       }),
+       with([] { return Fates::cheap().in_region("embed", Fate::Keep).in_region("head", Fate::Keep); }),
        {},
        0},
       {"tape, blocks recomputed",
-       with([] { return Fates::keep().in_region("layers.", snug::trace::Fate::Recompute); }),
+       with([] { return Fates::keep().in_region("layers.", Fate::Recompute); }),
+       {},
+       0},
+      {"tape, all offloaded",
+       with([] { return in_layers([](const auto&) { return Fate::Offload; }); }),
+       {},
+       0},
+      {"tape, cheap recomputed, rest off",
+       with([] {
+         return in_layers([](const snug::tape::ValueInfo& value) {
+           const bool is_input = value.operation.empty();
+           return is_input || snug::tape::is_expensive(value.operation) ? Fate::Offload : Fate::Recompute;
+         });
+       }),
        {},
        0}};
   const auto step = [&](Way& way) {
@@ -171,4 +190,6 @@ int main(int argc, char** argv) {
                 1e3 * median(way.seconds), median(ratio), median(way.seconds) / plain,
                 static_cast<double>(way.peak) / 0x1p30);
   }
+  std::printf("on the host at most %.3f GiB\n",
+              static_cast<double>(snug::host::Store::shared(device)->arena().peak_bytes()) / 0x1p30);
 }
