@@ -35,7 +35,7 @@ Json to_json(const train::Measured& measured) {
           {"reserved_bytes", reserved_bytes(measured)},
           {"process_bytes", measured.memory.process_bytes},
           {"outside_bytes", measured.memory.outside_bytes()},
-          {"host_bytes", 0},  // nothing is moved to the host
+          {"host_bytes", measured.host_bytes},
           {"step_seconds", measured.step_seconds},
           {"bytes", trace::to_json(measured.peak.bytes)}};
 }

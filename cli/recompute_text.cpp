@@ -43,6 +43,7 @@ Json recompute_json(const TrainConfig& config, const TrainResult& result) {
         {{"name", region},
          {"kept_bytes", totals.kept_bytes / count},
          {"dropped_bytes", totals.dropped_bytes / count},
+         {"offloaded_bytes", totals.offloaded_bytes / count},
          {"replays", totals.replays / count},
          {"seconds", totals.replay_seconds / static_cast<double>(std::max<std::int64_t>(result.steps, 1))},
          {"refused", std::move(refused)}});

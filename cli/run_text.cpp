@@ -80,19 +80,20 @@ std::string summary(const TrainConfig& config, const TrainResult& result, const 
 }
 
 Json document(const TrainConfig& config, const TrainResult& result, const fs::path& out_dir) {
-  Json json = {
-      {"steps", result.steps},
-      {"interrupted", result.interrupted},
-      {"first_loss", or_null(result.first_loss)},
-      {"last_loss", or_null(result.last_loss)},
-      {"tokens_per_second", result.tokens_per_second},
-      {"budget_bytes", or_null(config.budget_bytes)},
-      {"predicted",
-       {{"peak_bytes", result.predicted.peak.total}, {"bytes", trace::to_json(result.predicted.peak.bytes)}}},
-      {"measured", to_json(result.measured)},
-      {"recompute", recompute_json(config, result)},
-      {"within_budget", within_budget(config, result)},
-      {"run_directory", out_dir.string()}};
+  Json json = {{"steps", result.steps},
+               {"interrupted", result.interrupted},
+               {"first_loss", or_null(result.first_loss)},
+               {"last_loss", or_null(result.last_loss)},
+               {"tokens_per_second", result.tokens_per_second},
+               {"budget_bytes", or_null(config.budget_bytes)},
+               {"predicted",
+                {{"peak_bytes", result.predicted.peak.total},
+                 {"host_bytes", result.predicted.host_bytes},
+                 {"bytes", trace::to_json(result.predicted.peak.bytes)}}},
+               {"measured", to_json(result.measured)},
+               {"recompute", recompute_json(config, result)},
+               {"within_budget", within_budget(config, result)},
+               {"run_directory", out_dir.string()}};
   if (result.loss_scale) {
     json["skipped_steps"] = result.skipped;
     json["loss_scale"] = *result.loss_scale;

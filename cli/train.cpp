@@ -63,8 +63,10 @@ void warn_if_above_budget(const TrainConfig& config, std::uint64_t predicted) {
 
 // What the run does about memory, and what to say of it.
 std::string decide(const Flags& flags, TrainConfig& config) {
-  check(!flags.training.recompute || (!flags.budget && flags.plan.empty()),
-        "--recompute chooses by hand what --budget and --plan decide: give one of them");
+  for (const auto& [flag, is_given] : {std::pair("--recompute", flags.training.recompute.has_value()),
+                                       std::pair("--offload", flags.training.offload.has_value())})
+    check(!is_given || (!flags.budget && flags.plan.empty()), flag,
+          " chooses by hand what --budget and --plan decide: give one of them");
   check(!flags.budget || flags.plan.empty(), "a plan has its own budget: give --budget or --plan");
   check(flags.hardware.empty() || flags.budget, "--hardware has no use without --budget");
   check(!flags.training.max_tokens || flags.budget, "--max-tokens has no use without --budget");
@@ -77,8 +79,8 @@ std::string decide(const Flags& flags, TrainConfig& config) {
 
 // Before anything is written.
 void verify_first(const TrainConfig& config, std::FILE* text_to) {
-  check(config.plan || config.recompute != train::Recompute::None,
-        "--verify compares a plan with the plain step: give --budget, --plan or --recompute");
+  check(config.plan || config.recompute != train::Recompute::None || config.offload,
+        "--verify compares a plan with the plain step: give --budget, --plan, --recompute or --offload");
   const train::Verified verified = train::verify(config);
   if (!verified.equal()) throw AnswerIsNo(verified_text(verified));
   print("verified  " + verified_text(verified) + "\n", text_to);
@@ -97,7 +99,7 @@ void run(const Flags& flags) {
       config, {.out_dir = out_dir,
                .trace = out_dir / "trace",
                .on_prediction =
-                   [&](const capture::Captured& predicted) {
+                   [&](const train::Prediction& predicted) {
                      print(heading(config, out_dir) + plan_text + prediction(config, predicted.peak),
                            text_to);
                      warn_if_above_budget(config, predicted.peak.total);

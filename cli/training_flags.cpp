@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cli/flags.h"
+#include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/models/presets.h"
 
@@ -153,6 +154,10 @@ void add_data_flags(CLI::App& verb, TrainingFlags& flags) {
   add_choice(verb, "--recompute", "none|cheap|block", flags.recompute, train::parse_recompute,
              "What the backward re-makes: nothing, all but matrix products and attention, or whole blocks; "
              "default none");
+  add_choice(verb, "--offload", "SIZE|P%|all", flags.offload, train::parse_offload,
+             "How much of what that leaves kept is on the host between forward and backward; default none");
+  add_choice(verb, "--host-budget", "SIZE", flags.host_budget, parse_bytes,
+             "Host memory for it; default 80 % of what is free");
 }
 
 void add_training_flags(CLI::App& verb, TrainingFlags& flags) {
@@ -173,6 +178,8 @@ train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_
   config.device = parse_device(flags.device, device_must_exist);
   config.precision = flags.precision.value_or(default_precision(config.device));
   config.recompute = flags.recompute.value_or(train::Recompute::None);
+  config.offload = flags.offload;
+  config.host_budget_bytes = flags.host_budget;
   config.model_name = flags.model;
   config.model = models::load_config(flags.model);
   config.seq_len = flags.seq_len.value_or(default_seq_len(config.model));

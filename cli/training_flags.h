@@ -20,6 +20,8 @@ struct TrainingFlags {
   std::optional<std::int64_t> micro_batch, accumulation, seq_len, max_tokens;
   std::optional<train::Precision> precision;
   std::optional<train::Recompute> recompute;
+  std::optional<tape::OffloadLimit> offload;
+  std::optional<std::uint64_t> host_budget;
   train::OptimizerKind optimizer = train::OptimizerKind::AdamW;
   std::optional<optim::Master> master;
   std::optional<double> lr, beta1, beta2, eps, weight_decay, momentum, clip, loss_scale;
@@ -32,7 +34,7 @@ struct TrainingFlags {
   bool allow_quadratic = false;
 };
 
-// Three sets of options: what a step is; its data, seed and --recompute; all of a run.
+// Three sets of options: what a step is; its data, seed, --recompute and --offload; all of a run.
 // `flags` outlives the parsing; its steps are the verb's default.
 void add_step_flags(CLI::App& verb, TrainingFlags& flags);
 void add_data_flags(CLI::App& verb, TrainingFlags& flags);

@@ -32,9 +32,12 @@ struct Flags {
 
 void run(const Flags& flags) {
   train::TrainConfig config = training_config(flags.training);
-  const int ways = flags.budget.has_value() + !flags.plan.empty() + flags.training.recompute.has_value();
-  check(ways == 1,
-        "give one of --budget, --plan and --recompute: what is to be compared with the plain step?");
+  const bool by_hand = flags.training.recompute || flags.training.offload;
+  const int ways = flags.budget.has_value() + !flags.plan.empty() + by_hand;
+  check(
+      ways == 1,
+      "give one of --budget, --plan and --recompute (with or without --offload): what is to be compared with "
+      "the plain step?");
   if (flags.budget)
     plan_for_budget(flags.training, choose_hardware("", config.device).hardware, *flags.budget, config);
   if (!flags.plan.empty()) take_plan(flags.training, flags.plan, config);

@@ -35,7 +35,7 @@ bench() {
     echo "\$ recompute cuda; python3 bench/recompute_twin.py"
     "$build/bin/recompute" cuda
     python3 bench/recompute_twin.py
-    for example in 01_track 02_checkpoint; do
+    for example in 01_track 02_checkpoint 03_offload; do
       echo "\$ $example cuda"
       "$build/bin/$example" cuda
     done

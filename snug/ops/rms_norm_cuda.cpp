@@ -54,7 +54,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward_cuda(const at::Tensor& grad
   const std::int64_t rows = norm_rows("rms_norm", x), hidden = x.size(-1);
   at::Tensor grad_x = at::empty_like(x);
   at::Tensor grad_weight = at::empty_like(weight);
-  const int blocks = norm_backward_blocks(rows, 6);
+  const int blocks = norm_backward_blocks(rows, grad_sum ? 5 : 6);
   const at::Tensor partial = at::empty({blocks, hidden}, x.options().dtype(at::kFloat));
   launch_on(x, RmsNormBackward{.grad_out = grad_out.const_data_ptr(),
                                .grad_sum = grad_sum ? grad_sum->const_data_ptr() : nullptr,

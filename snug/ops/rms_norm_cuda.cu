@@ -41,7 +41,9 @@ __global__ void __launch_bounds__(kForwardThreads) forward(RmsNormForward norm) 
 
 // With g = grad_out * weight and n = x * rstd: grad_x = rstd * (g - n * mean(g * n)) + grad_sum.
 template <class T, int kCount, int kParts, bool kAdds>
-__global__ void __maxnreg__(kParts <= 2 ? 80 : 128) backward(RmsNormBackward norm) {
+__global__ void __maxnreg__(kParts == 1   ? 48
+                            : kParts == 2 ? 80
+                                          : 128) backward(RmsNormBackward norm) {
   __shared__ float scratch[2][kWarp];  // in turn: a slow warp may still read the last row's
   Share<T, kCount, kParts> weight, grad, x, by_sum;
   float grad_weight[kParts][kCount] = {};
@@ -113,16 +115,16 @@ cudaError_t launch(const RmsNormBackward& norm, cudaStream_t stream) {
   with_type(norm.dtype, [&](auto type) {
     using T = decltype(type);
     status = with_count<T>(norm.hidden, aligned, [&](auto count) {
-      return with_parts<count>(
-          norm.hidden, norm.hidden >= kLongRow ? 2 : 1, kBackwardThreads, [&](auto parts) {
-            const int threads = threads_for(norm.hidden, count * parts);
-            if (norm.grad_sum)
-              backward<T, count, parts, true><<<norm.blocks, threads, 0, stream>>>(norm);
-            else
-              backward<T, count, parts, false><<<norm.blocks, threads, 0, stream>>>(norm);
-            launch_add_parts<T>(norm.partial, norm.blocks, norm.hidden, norm.grad_weight, nullptr, stream);
-            return cudaGetLastError();
-          });
+      const int least = !norm.grad_sum && norm.hidden >= kLongRow ? 2 : 1;
+      return with_parts<count>(norm.hidden, least, kBackwardThreads, [&](auto parts) {
+        const int threads = threads_for(norm.hidden, count * parts);
+        if (norm.grad_sum)
+          backward<T, count, parts, true><<<norm.blocks, threads, 0, stream>>>(norm);
+        else
+          backward<T, count, parts, false><<<norm.blocks, threads, 0, stream>>>(norm);
+        launch_add_parts<T>(norm.partial, norm.blocks, norm.hidden, norm.grad_weight, nullptr, stream);
+        return cudaGetLastError();
+      });
     });
   });
   return status;

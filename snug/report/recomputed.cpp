@@ -22,7 +22,8 @@ std::string kind_of(const std::string& region) {
 }
 
 bool same_bytes(const RegionTotals& a, const RegionTotals& b) {
-  return a.kept_bytes == b.kept_bytes && a.dropped_bytes == b.dropped_bytes && a.replays == b.replays;
+  return a.kept_bytes == b.kept_bytes && a.offloaded_bytes == b.offloaded_bytes &&
+         a.dropped_bytes == b.dropped_bytes && a.replays == b.replays;
 }
 
 std::vector<Line> lines(const trace::Totals& totals) {
@@ -56,19 +57,20 @@ std::string milliseconds(double seconds) {
 
 std::string recomputed(const trace::Totals& totals, std::uint64_t forwards, std::uint64_t steps) {
   if (totals.empty() || forwards == 0 || steps == 0) return "";
-  std::vector<Row> rows = {{"region", "kept", "re-made", "operations", "time per step"}};
+  std::vector<Row> rows = {{"region", "kept", "on the host", "re-made", "operations", "time per step"}};
   for (const Line& line : lines(totals))
     rows.push_back({label(line), format_bytes(line.totals.kept_bytes / forwards),
+                    format_bytes(line.totals.offloaded_bytes / forwards),
                     format_bytes(line.totals.dropped_bytes / forwards),
                     fmt::format("{}", line.totals.replays / forwards),
                     milliseconds(line.totals.replay_seconds / static_cast<double>(steps))});
-  std::string text = align(rows, "lrrrr");
+  std::string text = align(rows, "lrrrrr");
 
   RegionTotals all;
   for (const auto& [region, some] : totals) all += some;
   for (const auto& [why, what] : all.refused)
-    text += fmt::format("kept although it was to be re-made: {} of {}: {}\n",
-                        format_bytes(what.bytes / forwards), why.first, why.second);
+    text += fmt::format("kept although it was not to be: {} of {}: {}\n", format_bytes(what.bytes / forwards),
+                        why.first.empty() ? "offloaded values" : why.first, why.second);
   return text;
 }
 

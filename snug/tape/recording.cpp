@@ -64,7 +64,9 @@ class Recording::Impl final : public hooks::OperatorListener,
                                                         .time_replays = options_.time_replays,
                                                         .describe = options_.describe,
                                                         .sketch = ledgers_->sketch != nullptr,
-                                                        .stand_ins = options_.stand_ins},
+                                                        .stand_ins = options_.stand_ins,
+                                                        .offload_share = options_.offload.share,
+                                                        .offload_bytes = options_.offload.bytes},
                                             ledgers_, options_.host, last_before_its_backward());
       forward.last = forward.tape;
     }

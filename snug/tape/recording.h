@@ -10,6 +10,7 @@
 // options and the totals of the Recording that opened it.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <vector>
@@ -31,6 +32,13 @@ namespace snug::tape {
 // used.
 enum class DeterminismCheck { None, Size, Bits };
 
+// How much of what is to be offloaded is: the first values of each region up to this share of its bytes, and
+// the first regions of a forward up to these bytes. The rest is kept.
+struct OffloadLimit {
+  double share = 1;
+  std::uint64_t bytes = std::numeric_limits<std::uint64_t>::max();
+};
+
 struct RecordingOptions {
   bool record_generators = true;  // random operators draw the same numbers again
   DeterminismCheck determinism_check = DeterminismCheck::Size;
@@ -41,6 +49,7 @@ struct RecordingOptions {
   bool describe = false;              // keep the tapes as plain data
   SketchListener* sketch = nullptr;   // hears of tapes as they are made; they are described
   std::shared_ptr<host::Store> host;  // where values go that are offloaded; null: the process's own
+  OffloadLimit offload;
   bool stand_ins = false;  // Meta only: nothing is kept, and what the backward asks for is made of nothing
 };
 

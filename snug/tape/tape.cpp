@@ -35,6 +35,7 @@ Tape::Tape(hooks::RegionId region, const TapeOptions& options, std::shared_ptr<L
       region_name_(hooks::region_name(region)),
       options_(options),
       previous_(previous),
+      sent_in_forward_(previous ? previous->sent_in_forward_ : std::make_shared<std::uint64_t>(0)),
       offload_(std::move(store)),
       ledgers_(std::move(ledgers)) {
   if (!options_.describe && !options_.sketch) return;
@@ -56,23 +57,37 @@ void Tape::end_forward() {
   std::lock_guard lock(mutex_);
   values_.clear();  // from here on saved tensors own what is left
   if (SketchListener* const told = listener()) told->on_end(number_);
+  const std::uint64_t may_go = bytes_to_go();
   for (const std::weak_ptr<Value>& pinned : std::exchange(pinned_, {}))
-    if (const ValuePtr value = pinned.lock()) send_or_keep(value);
+    if (const ValuePtr value = pinned.lock()) send_or_keep(value, may_go);
   if (const std::shared_ptr<Tape> previous = previous_.lock()) {
     std::lock_guard its_lock(previous->mutex_);  // always the later tape's first
     previous->offload_.leave();
   }
 }
 
-void Tape::send_or_keep(const ValuePtr& pinned) {
+bool Tape::is_to_go(const Value& value) const {
+  return value.fate == Fate::Offload && value.kept && value.span.size() > 0;
+}
+
+std::uint64_t Tape::bytes_to_go() const {
+  std::uint64_t bytes = 0;
+  for (const std::weak_ptr<Value>& pinned : pinned_)
+    if (const ValuePtr value = pinned.lock(); value && is_to_go(*value)) bytes += value->span.size();
+  const auto share = static_cast<std::uint64_t>(options_.offload_share * static_cast<double>(bytes));
+  return std::min(share, options_.offload_bytes - std::min(options_.offload_bytes, *sent_in_forward_));
+}
+
+void Tape::send_or_keep(const ValuePtr& pinned, std::uint64_t may_go) {
   Value& value = *pinned;
-  if (value.fate == Fate::Offload && value.kept && value.span.size() > 0) {
+  if (is_to_go(value) && totals_.offloaded_bytes + value.span.size() <= may_go) {
     if (value.checksum && value.span.size() < value.kept.nbytes())
       value.checksum = checksum(value.kept, value.span);
     value.refused = offload_.send(pinned);
     if (value.refused.empty()) {
       ++totals_.offloaded_values;
       totals_.offloaded_bytes += value.span.size();
+      *sent_in_forward_ += value.span.size();
       return;
     }
   }

@@ -37,6 +37,8 @@ struct TapeOptions {
   bool describe = false;   // keep a RegionTape of the call
   bool sketch = false;     // the same, as if all were kept, and tell the listener
   bool stand_ins = false;  // keep that alone: no contents, no operations to run again
+  double offload_share = 1;
+  std::uint64_t offload_bytes = 0;
 };
 
 class Tape : public std::enable_shared_from_this<Tape> {
@@ -60,7 +62,9 @@ class Tape : public std::enable_shared_from_this<Tape> {
 
   ValuePtr value_of(const at::Tensor& tensor);
   Fate fate_of_input(const at::Tensor& tensor, std::uint32_t number) const;
-  void send_or_keep(const ValuePtr& value);
+  bool is_to_go(const Value& value) const;
+  std::uint64_t bytes_to_go() const;
+  void send_or_keep(const ValuePtr& value, std::uint64_t may_go);
   void look_back();
   void pin(const ValuePtr& pinned, const at::Tensor& tensor);
   void note_parameter(const at::Tensor& tensor);
@@ -79,6 +83,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   const std::string region_name_;
   const TapeOptions options_;
   const std::weak_ptr<Tape> previous_;
+  const std::shared_ptr<std::uint64_t> sent_in_forward_;  // by this tape and those before it
   const Level* level_ = nullptr;
   ValueTable values_;
   std::uint32_t inputs_ = 0;      // seen so far

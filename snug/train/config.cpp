@@ -1,8 +1,10 @@
 #include "snug/train/config.h"
 
+#include <charconv>
 #include <cmath>
 #include <limits>
 
+#include "snug/base/bytes.h"
 #include "snug/base/error.h"
 
 namespace snug::train {
@@ -50,6 +52,22 @@ Recompute parse_recompute(std::string_view text) {
   for (Recompute recompute : {Recompute::None, Recompute::Cheap, Recompute::Block})
     if (text == name(recompute)) return recompute;
   fail("--recompute must be none, cheap or block, got \"", text, "\"");
+}
+
+tape::OffloadLimit parse_offload(std::string_view text) {
+  if (text == "all") return {};
+  if (!text.ends_with('%')) return {.bytes = parse_bytes(std::string(text))};
+  double percent = 0;
+  const char* const end = text.data() + text.size() - 1;
+  const auto [stop, bad] = std::from_chars(text.data(), end, percent);
+  check(bad == std::errc() && stop == end && percent > 0 && percent <= 100,
+        "--offload must be a size, a share above 0 % and up to 100 %, or all, got \"", text, "\"");
+  return {.share = percent / 100};
+}
+
+std::string to_string(const tape::OffloadLimit& offload) {
+  if (offload.share < 1) return concat(offload.share * 100, "%");
+  return offload.bytes == tape::OffloadLimit{}.bytes ? "all" : format_bytes(offload.bytes);
 }
 
 std::string_view name(Recompute recompute) {
@@ -142,6 +160,7 @@ Json to_json(const TrainConfig& config) {
                {"device", config.device.str()},
                {"precision", name(config.precision)},
                {"recompute", config.plan ? "planned" : name(config.recompute)},
+               {"offload", config.offload ? Json(to_string(*config.offload)) : Json(nullptr)},
                {"optimizer", name(config.optimizer.kind)},
                {"master", master(config) ? Json(name(*master(config))) : Json(nullptr)},
                {"lr", config.optimizer.lr},

@@ -4,22 +4,41 @@
 
 namespace snug::train {
 
-capture::Captured predict(const TrainConfig& config, std::int64_t steps) {
+namespace {
+
+constexpr std::uint64_t kHostPiece = 512;  // as the arena hands them out
+
+// One forward's; every one moves the same.
+std::uint64_t host_bytes(const trace::Totals& totals, std::uint64_t forwards) {
+  std::uint64_t bytes = 0;
+  for (const auto& [region, some] : totals)
+    bytes += some.offloaded_bytes + some.offloaded_values * (kHostPiece - 1);
+  return bytes / forwards;
+}
+
+}  // namespace
+
+Prediction predict(const TrainConfig& config, std::int64_t steps) {
   trace::Snapshot setup_peak;
-  auto captured = capture::capture(c10::kMeta,
-                                   [&](memory::Tracker& tracker) {
-                                     TrainingSetup setup(config, c10::kMeta, tracker);
-                                     // What is being built counts as temporary until it is claimed; the
-                                     // categories' own maxima are those of the steps.
-                                     setup_peak = tracker.peak();
-                                     tracker.reset_peak();
-                                     const auto recording = make_recording(config);
-                                     for (std::int64_t step = 0; step < steps; ++step)
-                                       run_meta_step(setup, config, tracker);
-                                   },
-                                   {.workspaces = config.device.is_cpu()});
-  if (setup_peak.total > captured.peak.total) captured.peak = setup_peak;
-  return captured;
+  Prediction prediction;
+  static_cast<capture::Captured&>(prediction) =
+      capture::capture(c10::kMeta,
+                       [&](memory::Tracker& tracker) {
+                         TrainingSetup setup(config, c10::kMeta, tracker);
+                         // What is being built counts as temporary until it is claimed; the categories' own
+                         // maxima are those of the steps.
+                         setup_peak = tracker.peak();
+                         tracker.reset_peak();
+                         const auto recording = make_recording(config);
+                         for (std::int64_t step = 0; step < steps; ++step)
+                           run_meta_step(setup, config, tracker);
+                         if (recording)
+                           prediction.host_bytes = host_bytes(
+                               recording->totals(), static_cast<std::uint64_t>(steps * meta_passes(config)));
+                       },
+                       {.workspaces = config.device.is_cpu()});
+  if (setup_peak.total > prediction.peak.total) prediction.peak = setup_peak;
+  return prediction;
 }
 
 }  // namespace snug::train

@@ -8,7 +8,11 @@
 
 namespace snug::train {
 
+struct Prediction : capture::Captured {
+  std::uint64_t host_bytes = 0;  // of what is offloaded
+};
+
 // Builds the model and its optimizer on Meta and runs `steps` steps there.
-SNUG_API capture::Captured predict(const TrainConfig& config, std::int64_t steps = 2);
+SNUG_API Prediction predict(const TrainConfig& config, std::int64_t steps = 2);
 
 }  // namespace snug::train

@@ -26,11 +26,13 @@ namespace {
 constexpr std::int64_t kIgnoredTarget = -100;
 
 // Blocks only: the backward begins with the head, so its values are needed at once.
-tape::Fates fates_by_hand(Recompute recompute) {
-  return tape::Fates([recompute](const tape::ValueInfo& value) {
-    if (recompute == Recompute::None || !value.region.starts_with("layers.")) return trace::Fate::Keep;
-    const bool is_kept = recompute == Recompute::Cheap && tape::is_expensive(value.operation);
-    return is_kept ? trace::Fate::Keep : trace::Fate::Recompute;
+tape::Fates fates_by_hand(Recompute recompute, bool offload) {
+  return tape::Fates([=](const tape::ValueInfo& value) {
+    if (!value.region.starts_with("layers.")) return trace::Fate::Keep;
+    const bool is_kept = recompute == Recompute::None || value.ordinal == tape::ValueInfo::kInput ||
+                         (recompute == Recompute::Cheap && tape::is_expensive(value.operation));
+    if (!is_kept) return trace::Fate::Recompute;
+    return offload ? trace::Fate::Offload : trace::Fate::Keep;
   });
 }
 
@@ -88,10 +90,14 @@ TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, memo
 
 std::unique_ptr<tape::Recording> make_recording(const TrainConfig& config, tape::RecordingOptions options) {
   const bool wants_tapes = options.describe || options.verify;
-  if (!config.plan && config.recompute == Recompute::None && !wants_tapes) return nullptr;
+  const bool by_hand = config.recompute != Recompute::None || config.offload;
+  if (!config.plan && !by_hand && !wants_tapes) return nullptr;
   options.time_replays = true;
-  return std::make_unique<tape::Recording>(
-      config.plan ? session::planned_fates(*config.plan) : fates_by_hand(config.recompute), options);
+  if (config.offload) options.offload = *config.offload;
+  return std::make_unique<tape::Recording>(config.plan
+                                               ? session::planned_fates(*config.plan)
+                                               : fates_by_hand(config.recompute, config.offload.has_value()),
+                                           options);
 }
 
 at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch, const TrainConfig& config,
@@ -136,9 +142,13 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
   return result;
 }
 
-void run_meta_step(TrainingSetup& setup, const TrainConfig& config, memory::Tracker& tracker) {
+std::int64_t meta_passes(const TrainConfig& config) {
   constexpr std::int64_t kPasses = 2;  // the first makes gradients, the second adds to them
-  const std::int64_t rows = std::min(kPasses * config.micro_batch, config.batch_size);
+  return std::min(kPasses, config.accumulation());
+}
+
+void run_meta_step(TrainingSetup& setup, const TrainConfig& config, memory::Tracker& tracker) {
+  const std::int64_t rows = meta_passes(config) * config.micro_batch;
   const auto tokens = [&](std::int64_t count) {
     return at::empty({count, config.seq_len}, at::TensorOptions(at::kLong).device(c10::kMeta));
   };

@@ -64,6 +64,7 @@ SNUG_API StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, con
                              memory::Tracker& tracker);
 
 // A step on Meta: of many micro-batches two, which need as much as all of them.
+SNUG_API std::int64_t meta_passes(const TrainConfig& config);  // forwards of such a step
 SNUG_API void run_meta_step(TrainingSetup& setup, const TrainConfig& config, memory::Tracker& tracker);
 
 SNUG_API std::int64_t count_targets(const at::Tensor& targets);

@@ -95,6 +95,20 @@ void update_scale(GradScaler& scaler, StepMetrics& metrics) {
   scaler.update();
 }
 
+// Null if nothing is to be offloaded. Made before the first step, so that none has to wait for it.
+std::shared_ptr<host::Store> make_store(const TrainConfig& config, std::uint64_t bytes) {
+  check(bytes > 0 || !config.offload, "--offload ", config.offload ? to_string(*config.offload) : "",
+        " moves nothing: it is less than the smallest value, or --recompute leaves nothing");
+  if (bytes == 0) return nullptr;
+  try {
+    return std::make_shared<host::Store>(
+        config.device,
+        host::StoreOptions{.budget_bytes = config.host_budget_bytes.value_or(0), .reserve_bytes = bytes});
+  } catch (const Error& error) {  // good input, but this machine cannot do it
+    throw RunError(error.what());
+  }
+}
+
 double median_after_first(std::vector<double> seconds) {
   if (seconds.size() > 1) seconds.erase(seconds.begin());
   std::ranges::nth_element(seconds, seconds.begin() + seconds.size() / 2);
@@ -134,7 +148,8 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
   PeakKeeper peaks(tracker, config.device);
   at::manual_seed(config.seed);
   auto setup = with_report(tracker, config, [&] { return TrainingSetup(config, config.device, tracker); });
-  const auto recording = make_recording(config, {.describe = options.tapes});
+  const auto host = make_store(config, result.predicted.host_bytes);
+  const auto recording = make_recording(config, {.describe = options.tapes, .host = host});
 
   std::vector<double> seconds;
   for (std::int64_t step = 0; step < config.steps && !(options.stop && *options.stop); ++step) {
@@ -180,6 +195,7 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
     if (!config.allow_nan && !metrics.skipped) refuse_nan(metrics);
   }
   trace.finish();
+  if (host) result.measured.host_bytes = host->arena().peak_bytes();
   if (recording) result.measured.recomputed = recording->totals();
   result.interrupted = result.steps < config.steps;
   if (result.steps > 0) {

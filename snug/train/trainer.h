@@ -14,6 +14,7 @@
 #include "snug/trace/region_totals.h"
 #include "snug/train/config.h"
 #include "snug/train/metrics.h"
+#include "snug/train/predict.h"
 
 namespace snug::train {
 
@@ -22,7 +23,7 @@ struct TrainOptions {
   std::filesystem::path trace;    // empty: no trace
   std::int64_t traced_steps = 3;  // the trace ends after this many
   bool tapes = false;             // the trace holds the tapes of the first step, so every region is recorded
-  std::function<void(const capture::Captured&)> on_prediction;
+  std::function<void(const Prediction&)> on_prediction;
   std::function<void(const StepMetrics&)> on_step;
   // Before they are used, times the loss scale in fp16: to look at them.
   std::function<void(std::int64_t step, const std::vector<at::Tensor>& gradients)> on_gradients;
@@ -32,6 +33,7 @@ struct TrainOptions {
 struct Measured {
   trace::Snapshot peak;          // at the moment of the peak
   memory::ProcessMemory memory;  // allocated, reserved, process: the highest seen at the end of a step
+  std::uint64_t host_bytes = 0;  // offloaded, at the highest
   double step_seconds = 0;       // median, without the first step if there are more
   trace::Totals recomputed;      // by region, over all steps; empty if all was kept
 };
@@ -44,7 +46,7 @@ struct TrainResult {
   std::optional<double> loss_scale;             // at the end, in fp16
   double tokens_per_second = 0;
   std::optional<std::uint64_t> budget_bytes;
-  capture::Captured predicted;
+  Prediction predicted;
   Measured measured;
 
   SNUG_API std::uint64_t budget_use_bytes(c10::Device device) const;  // what counts against the budget there

@@ -45,16 +45,20 @@ TEST_P(TapeOnGpu, RandomFatesHaveTheBitsOfPlainAutograd) {
     return c10::cuda::CUDACachingAllocator::getDeviceStats(0).allocated_bytes[0].current;
   };
   std::int64_t before = 0;
+  std::uint64_t replays = 0, offloaded = 0;
   for (int seed = 0; seed < kAssignments; ++seed) {
     Recording recording(seed == 0   ? Fates::recompute()
                         : seed == 1 ? Fates::cheap()
                                     : dice(static_cast<std::uint64_t>(seed)));
     ASSERT_TRUE(same_bits(plain, step(model))) << model.name << ", seed " << seed;
-    std::uint64_t replays = 0;
-    for (const auto& [region, totals] : recording.totals()) replays += totals.replays;
-    ASSERT_GT(replays, 0u);
+    for (const auto& [region, totals] : recording.totals()) {
+      replays += totals.replays;
+      offloaded += totals.offloaded_values;
+    }
     if (seed == 10) before = keep_left();  // libraries have what they keep
   }
+  EXPECT_GT(replays, kAssignments / 2u);
+  EXPECT_GT(offloaded, kAssignments / 2u);
   EXPECT_EQ(live_values(), 0);
   EXPECT_EQ(keep_left(), before);
 }

@@ -51,6 +51,20 @@ TEST_F(Trainer, PredictsTheMeasuredPeakToTheByteForTenShapes) {
   }
 }
 
+TEST_F(Trainer, PredictsTheMeasuredPeakToTheByteWhateverIsOffloaded) {
+  const std::uint64_t seed = std::random_device{}();
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    TrainConfig config = random_shape(seed + i);
+    config.recompute = static_cast<Recompute>(i % 3);
+    config.offload = tape::OffloadLimit{.share = i < 3 ? 1 : 0.6};
+    const TrainResult result = train(config);
+    SCOPED_TRACE("seed " + std::to_string(seed + i) + ": " + to_json(config).dump());
+    EXPECT_EQ(result.predicted.peak.total, result.measured.peak.total);
+    EXPECT_GT(result.measured.host_bytes, 0u);
+    EXPECT_LE(result.measured.host_bytes, result.predicted.host_bytes);
+  }
+}
+
 TEST_F(Trainer, AlmostNothingAtThePeakIsUnclaimed) {
   const TrainResult result = train(small());  // 8 layers, hidden 256
   EXPECT_LE(result.measured.peak[Category::Other] * 100, result.measured.peak.total);
