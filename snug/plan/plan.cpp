@@ -95,16 +95,16 @@ Json array(const JsonReader& reader, const std::string& key, const std::string& 
   return value;
 }
 
-Json to_json(const Amount& amount) {
-  return {{"peak_bytes", amount.peak_bytes},
-          {"host_bytes", amount.host_bytes},
-          {"step_seconds", amount.step_seconds}};
+Json to_json(const Amount& amount, bool with_host) {
+  Json json = {{"peak_bytes", amount.peak_bytes}, {"step_seconds", amount.step_seconds}};
+  if (with_host) json["host_bytes"] = amount.host_bytes;
+  return json;
 }
 
-Amount amount_from_json(Json object, const std::string& where) {
+Amount amount_from_json(Json object, const std::string& where, bool with_host) {
   const JsonReader reader(std::move(object), where);
   const Amount amount{bytes(reader, "peak_bytes", where), seconds(reader, "step_seconds", where),
-                      bytes(reader, "host_bytes", where)};
+                      with_host ? bytes(reader, "host_bytes", where) : 0};
   reader.refuse_unread();
   return amount;
 }
@@ -174,8 +174,8 @@ Json to_json(const Plan& plan) {
           {"micro_batch", plan.micro_batch},
           {"accumulation", plan.accumulation},
           {"head_chunks", plan.head_chunks},
-          {"plain", to_json(plan.plain)},
-          {"predicted", to_json(plan.predicted)},
+          {"plain", to_json(plan.plain, /*with_host=*/false)},
+          {"predicted", to_json(plan.predicted, /*with_host=*/true)},
           {"bound_seconds", plan.bound_seconds},
           {"levers", to_json(plan.levers)},
           {"fates", to_json(plan.regions)}};
@@ -190,8 +190,8 @@ Plan plan_from_json(Json object, const std::string& where) {
             .micro_batch = count(reader, "micro_batch", where),
             .accumulation = count(reader, "accumulation", where),
             .head_chunks = reader.required<std::int64_t>("head_chunks"),
-            .plain = amount_from_json(reader.required<Json>("plain"), where + ": plain"),
-            .predicted = amount_from_json(reader.required<Json>("predicted"), where + ": predicted"),
+            .plain = amount_from_json(reader.required<Json>("plain"), where + ": plain", false),
+            .predicted = amount_from_json(reader.required<Json>("predicted"), where + ": predicted", true),
             .bound_seconds = seconds(reader, "bound_seconds", where)};
   check(plan.head_chunks >= 0, where, ": \"head_chunks\" must be 0 (as usual) or more, got ",
         plan.head_chunks);

@@ -29,6 +29,17 @@ class Fates(PlanFileTest):
                 self.refuses_edited(lambda plan: self.fate(plan, "layers.0")["recompute"].append(value), value,
                                     "layers.0", "no such value")
 
+    def test_what_is_offloaded(self):
+        for value in ("input", "input -1", "input 1.5", "inputs 0", 0):
+            with self.subTest(value):
+                self.refuses_edited(lambda plan: self.fate(plan, "layers.0")["offload"].append(value), "fates",
+                                    json.dumps(value))
+        for value in ("input 99", "4.0 aten::cos"):
+            with self.subTest(value):
+                self.refuses_edited(lambda plan: self.fate(plan, "layers.0")["offload"].append(value), "offloads",
+                                    value, "no such value")
+        self.refuses_edited(lambda plan: self.fate(plan, "layers.0")["recompute"].append("input 0"), "fates", "input 0")
+
 
 class Edited(PlanFileTest):
     def run_edited(self, change):
@@ -51,6 +62,13 @@ class Edited(PlanFileTest):
             for fate in plan["fates"]:
                 fate["recompute"] = []
         self.assertEqual(self.run_edited(change), self.plan["plain"]["peak_bytes"])
+
+    def test_what_comes_into_the_blocks_is_offloaded(self):
+        def change(plan):
+            for fate in plan["fates"]:
+                if fate["regions"][0].startswith("layers."):
+                    fate["offload"] = ["input 0"]
+        self.assertLess(self.run_edited(change), self.plan["predicted"]["peak_bytes"])
 
     def test_another_split_of_the_batch(self):
         self.assertLess(self.run_edited(lambda plan: plan.update(micro_batch=2, accumulation=2)),

@@ -8,7 +8,7 @@ from plan_file import RUN, PlanFileTest
 class Contents(PlanFileTest):
     def test_files_that_are_no_plan(self):
         for text, says in (("", "not valid JSON"), ("{", "not valid JSON"), ("[1]", "expected a JSON object"),
-                           ('{"version": 1, "version": 1}', "twice"), (json.dumps(MODEL), "version")):
+                           ('{"version": 2, "version": 2}', "twice"), (json.dumps(MODEL), "version")):
             with self.subTest(text):
                 self.write("plan.json", text)
                 self.refuses(*RUN, "--plan", "plan.json", says=["plan.json", says])
@@ -30,12 +30,12 @@ class Contents(PlanFileTest):
         for outer, key in (("plain", "peak_bytes"), ("step", "torch")):
             with self.subTest(f"{outer}.{key}"):
                 self.refuses_edited(lambda plan: plan[outer].pop(key), key, "missing")
-        for key in ("regions", "recompute"):
+        for key in ("regions", "recompute", "offload"):
             with self.subTest(f"fates.{key}"):
                 self.refuses_edited(lambda plan: plan["fates"][0].pop(key), "fates", key, "missing")
 
     def test_values_of_the_wrong_kind(self):
-        for key, value in (("version", "1"), ("version", 2), ("budget_bytes", "5MiB"),
+        for key, value in (("version", "1"), ("version", 1), ("budget_bytes", "5MiB"),
                            ("budget_bytes", -1), ("budget_bytes", 2**63), ("micro_batch", 1.5), ("micro_batch", 0),
                            ("accumulation", "2"), ("predicted", []), ("step", []), ("bound_seconds", -1.0),
                            ("fates", "all")):
