@@ -8,7 +8,7 @@ class BadFlags(CommandTest):
         self.refuses("--model", "tiny", says="expected a verb")
         self.refuses("tarin", says=["tarin", "estimate, plan, train, tune, verify, profile, report or probe"])
         self.refuses("profile", "--plan", "plan.json", says=["--plan", "snug profile --help"])
-        self.refuses("train", "--offload", "all", says="--offload")
+        self.refuses("train", "--compress", "all", says="--compress")
         self.refuses("train", "--resume", says="--resume")
         self.refuses("estimate", "--budget", "1GiB", says="--budget")
         self.refuses("report", says="TRACE")

@@ -50,8 +50,8 @@ TEST_P(Equality, EveryFateAlone) {
 TEST_P(Equality, RandomFates) {
   Problem model = problem();
   const auto plain = step(model), twice = step(model, 2);
+  std::uint64_t asked[kFates] = {}, replays = 0, offloaded = 0;
   for (int seed = 0; seed < kAssignments; ++seed) {
-    std::uint64_t asked[kFates] = {};
     const Fates drawn = dice(static_cast<std::uint64_t>(seed));
     Recording recording(Fates([&](const ValueInfo& value) {
       const Fate fate = drawn(value);
@@ -59,14 +59,16 @@ TEST_P(Equality, RandomFates) {
       return fate;
     }));
     ASSERT_TRUE(same_bits(plain, step(model))) << model.name << ", seed " << seed;
-    const std::uint64_t all = asked[0] + asked[1] + asked[2];
-    for (const std::uint64_t some : asked) ASSERT_GE(some * 10, all * 2) << some << " of " << all;
-    ASSERT_GT(count(recording.totals()).replays, 0u) << model.name << ", seed " << seed;
-    ASSERT_GT(count(recording.totals()).offloaded, 0u) << model.name << ", seed " << seed;
+    replays += count(recording.totals()).replays;
+    offloaded += count(recording.totals()).offloaded;
     if (seed % 10 == 0) {
       ASSERT_TRUE(same_bits(twice, step(model, 2))) << model.name << ", retained, seed " << seed;
     }
   }
+  const std::uint64_t all = asked[0] + asked[1] + asked[2];
+  for (const std::uint64_t some : asked) EXPECT_GE(some * 10, all * 3) << some << " of " << all;
+  EXPECT_GT(replays, 2u * kAssignments);
+  EXPECT_GT(offloaded, 2u * kAssignments);
   EXPECT_EQ(live_values(), 0);
 }
 
