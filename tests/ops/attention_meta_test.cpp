@@ -95,40 +95,29 @@ TEST(AttentionMeta, ForwardAllocatesLikeCpu) {
   }
 }
 
-TEST(AttentionMeta, ForwardAndBackwardAllocateLikeCpu) {
-  for (auto dtype : {at::kFloat, at::kDouble}) {
-    for (bool grad_by_head : {false, true}) {
-      for (const auto& shape : kShapes) {
-        expect_same_allocations([&](at::Device device) {
-          auto in = make_inputs(shape, at::dtype(dtype).device(device), grad_by_head);
-          for (auto* tensor : {&in.query, &in.key, &in.value}) tensor->set_requires_grad(true);
-          return [=] {
-            auto out = attention(in.query, in.key, in.value, {.causal = shape.causal});
-            torch::autograd::grad({out}, {in.query, in.key, in.value}, {in.grad});
-          };
-        });
-      }
+void expect_backward_allocates_like_cpu(AttentionBackend backend, at::ScalarType dtype) {
+  for (bool grad_by_head : {false, true}) {
+    for (const auto& shape : kShapes) {
+      expect_same_allocations([&](at::Device device) {
+        auto in = make_inputs(shape, at::dtype(dtype).device(device), grad_by_head);
+        for (auto* tensor : {&in.query, &in.key, &in.value}) tensor->set_requires_grad(true);
+        return [=] {
+          auto out = attention(in.query, in.key, in.value, {.causal = shape.causal, .backend = backend});
+          torch::autograd::grad({out}, {in.query, in.key, in.value}, {in.grad});
+        };
+      });
     }
   }
 }
 
+TEST(AttentionMeta, ForwardAndBackwardAllocateLikeCpu) {
+  for (auto dtype : {at::kFloat, at::kDouble})
+    expect_backward_allocates_like_cpu(AttentionBackend::Default, dtype);
+}
+
 TEST(AttentionMeta, PlainOperatorsAllocateLikeCpu) {
-  for (const auto backend : {AttentionBackend::Blockwise, AttentionBackend::Quadratic}) {
-    for (auto dtype : {at::kFloat, at::kBFloat16}) {
-      for (bool grad_by_head : {false, true}) {
-        for (const auto& shape : kShapes) {
-          expect_same_allocations([&](at::Device device) {
-            auto in = make_inputs(shape, at::dtype(dtype).device(device), grad_by_head);
-            for (auto* tensor : {&in.query, &in.key, &in.value}) tensor->set_requires_grad(true);
-            return [=] {
-              auto out = attention(in.query, in.key, in.value, {.causal = shape.causal, .backend = backend});
-              torch::autograd::grad({out}, {in.query, in.key, in.value}, {in.grad});
-            };
-          });
-        }
-      }
-    }
-  }
+  for (const auto backend : {AttentionBackend::Blockwise, AttentionBackend::Quadratic})
+    for (auto dtype : {at::kFloat, at::kBFloat16}) expect_backward_allocates_like_cpu(backend, dtype);
 }
 
 TEST(RopeMeta, AllocatesLikeCpu) {
