@@ -58,17 +58,24 @@ std::uint64_t free_in(const fs::path& group, const Version& version) {
   return *limit - std::min(*limit, held);
 }
 
+std::uint64_t limit_of(const fs::path& group, const Version& version) {
+  return only_number(group / version.limit).value_or(kUnlimited);
+}
+
+using OfGroup = std::uint64_t (*)(const fs::path& group, const Version& version);
+
 // Every level counts: a limit holds for all groups below it. In a container the mounted root may itself be
 // the process's group while its path is told as the host sees it: levels that are not there are skipped.
-std::uint64_t free_up_from(const fs::path& mount, const fs::path& group, const Version& version) {
-  std::uint64_t free = free_in(mount, version);
+std::uint64_t least_up_from(const fs::path& mount, const fs::path& group, const Version& version,
+                            OfGroup of_group) {
+  std::uint64_t least = of_group(mount, version);
   fs::path level = mount;
   for (const fs::path& name : group.relative_path().lexically_normal()) {
     if (name == "..") break;  // outside of what is mounted
     level /= name;
-    free = std::min(free, free_in(level, version));
+    least = std::min(least, of_group(level, version));
   }
-  return free;
+  return least;
 }
 
 bool has_memory(std::string_view controllers) {
@@ -78,9 +85,9 @@ bool has_memory(std::string_view controllers) {
   return false;
 }
 
-std::uint64_t free_in_groups(const fs::path& root) {
+std::uint64_t least_of_groups(const fs::path& root, OfGroup of_group) {
   const fs::path mount = root / "sys/fs/cgroup";
-  std::uint64_t free = kUnlimited;
+  std::uint64_t least = kUnlimited;
   std::ifstream file(root / "proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {  // "4:memory:/a/b" (version 1), "0::/a/b" (version 2)
     const auto first = line.find(':');
@@ -88,10 +95,11 @@ std::uint64_t free_in_groups(const fs::path& root) {
     if (second == std::string::npos) continue;
     const std::string_view controllers = std::string_view(line).substr(first + 1, second - first - 1);
     const fs::path group = line.substr(second + 1);
-    if (has_memory(controllers)) free = std::min(free, free_up_from(mount / "memory", group, kVersion1));
-    if (controllers.empty()) free = std::min(free, free_up_from(mount, group, kVersion2));
+    if (has_memory(controllers))
+      least = std::min(least, least_up_from(mount / "memory", group, kVersion1, of_group));
+    if (controllers.empty()) least = std::min(least, least_up_from(mount, group, kVersion2, of_group));
   }
-  return free;
+  return least;
 }
 
 }  // namespace
@@ -99,7 +107,11 @@ std::uint64_t free_in_groups(const fs::path& root) {
 std::uint64_t free_host_bytes_below(const fs::path& root) {
   const auto available = number_of(root / "proc/meminfo", "MemAvailable:");
   check(available.has_value(), (root / "proc/meminfo").string(), ": has no line MemAvailable");
-  return std::min(*available * 1_KiB, free_in_groups(root));
+  return std::min(*available * 1_KiB, least_of_groups(root, free_in));
+}
+
+std::uint64_t host_limit_bytes_below(const fs::path& root) {
+  return least_of_groups(root, limit_of);
 }
 
 }  // namespace snug::host

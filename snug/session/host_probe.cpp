@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "snug/base/error.h"
+#include "snug/host/free_memory.h"
 #include "snug/optim/adamw.h"
 #include "snug/session/probe_clock.h"
 
@@ -26,16 +27,6 @@ std::string model_name() {
   return "CPU";  // other architectures have other lines
 }
 
-// What a container may take, by either version of cgroups; without a limit no number, or one beyond all
-// sizes.
-std::uint64_t container_bytes() {
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    std::uint64_t bytes = 0;
-    if (std::ifstream(path) >> bytes && bytes > 0) return bytes;
-  }
-  return UINT64_MAX;
-}
-
 }  // namespace
 
 std::string cpu_name() {
@@ -45,7 +36,8 @@ std::string cpu_name() {
 
 std::uint64_t host_memory_bytes() {
   const auto pages = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES));
-  return std::min(pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)), container_bytes());
+  return std::min(pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)),
+                  host::host_limit_bytes_below("/"));
 }
 
 double adam_rate(std::int64_t parameters, double least_seconds) {

@@ -55,6 +55,15 @@ TEST_F(FreeMemory, OfTheGroupIfThatIsLess) {
   EXPECT_EQ(free(), 1000_KiB);
 }
 
+TEST_F(FreeMemory, TheLowestLimitIsThatOfTheContainer) {
+  write("proc/self/cgroup", "0::/a/b\n");
+  group2("/a", "9000", 8000, 0);
+  group2("/a/b", "max", 1000, 0);
+  EXPECT_EQ(host_limit_bytes_below(root.path()), 9000u) << "whatever of it is used";
+  group2("/a/b", "7000", 1000, 0);
+  EXPECT_EQ(host_limit_bytes_below(root.path()), 7000u);
+}
+
 TEST_F(FreeMemory, AGroupWithoutALimit) {
   machine(1000);
   write("proc/self/cgroup", "0::/user.slice\n");
