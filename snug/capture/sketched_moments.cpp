@@ -74,19 +74,25 @@ void SketchedMoments::begin_operator() {
 void SketchedMoments::mark(const std::string& name, std::uint64_t number) {
   if (name == "unpack") {
     unpacking_ = number >> 32;
+    if (passages[*unpacking_].unpacks.empty())
+      passages[*unpacking_].backward.begin = static_cast<std::uint32_t>(peaks.size());
     passages[*unpacking_].unpacks.push_back({sketch.moments++, number & 0xffffffff, Sketch::kNever});
   }
   if (name == "unpacked") unpacking_.reset();
   if (name == "released") {
-    passages[number >> 32].releases[number & 0xffffffff] = sketch.moments;
-    sketch.operators_of_passes = static_cast<std::uint32_t>(peaks.size());
+    Passage& passage = passages[number >> 32];
+    passage.releases[number & 0xffffffff] = sketch.moments;
+    sketch.operators_of_passes = passage.backward.end = static_cast<std::uint32_t>(peaks.size());
   }
   if (name == "region begins") {
     passages[number].forward_begin = sketch.moments;
-    passages[number].first_operator = static_cast<std::uint32_t>(peaks.size());
+    passages[number].forward.begin = static_cast<std::uint32_t>(peaks.size());
     begin_operator();
   }
-  if (name == "region ends") passages[number].forward_end = sketch.moments;
+  if (name == "region ends") {
+    passages[number].forward_end = sketch.moments;
+    passages[number].forward.end = static_cast<std::uint32_t>(peaks.size());
+  }
 }
 
 }  // namespace snug::capture

@@ -22,7 +22,7 @@ class SketchedMoments final : public trace::EventSink {
   // One call of a region, as a tape lived through it.
   struct Passage {
     trace::Moment forward_begin = 0, forward_end = 0;
-    std::uint32_t first_operator = 0;
+    trace::Sketch::Call::Operators forward, backward;
     std::vector<Unpack> unpacks;
     std::map<std::size_t, trace::Moment> releases;  // by save
   };

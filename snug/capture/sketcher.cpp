@@ -89,7 +89,7 @@ Sketch::Call Sketcher::make_call(const SketchedMoments& moments, std::uint64_t n
   const Places& places = places_.at(number);
   Sketch::Call call{.tape = std::move(tape),
                     .operators = places.operators,
-                    .first_operator = passage.first_operator,
+                    .forward = passage.forward,
                     .forward_begin = passage.forward_begin,
                     .forward_end = passage.forward_end};
   for (trace::ValueIndex value = 0; value < call.tape.values.size(); ++value)
@@ -115,6 +115,7 @@ Sketch::Call Sketcher::make_call(const SketchedMoments& moments, std::uint64_t n
   check(unpack == passage.unpacks.end(), "region \"", call.tape.region,
         "\" is asked for by more than one backward of the step, which cannot be planned yet");
   if (call.nodes.empty()) return call;
+  call.backward = passage.backward;
   call.backward_begin = passage.unpacks.front().at;
   for (const Moment released : call.releases) call.backward_end = std::max(call.backward_end, released);
   return call;

@@ -53,13 +53,31 @@ std::vector<Corner> convex_hull(std::vector<Corner> corners) {
   return hull;
 }
 
-Relaxed relax(const Choices& choices, std::uint64_t budget) {
+// Note [The link in the bound]
+// A direction takes at least as long as computing does, slowed down by its copies, and at least as long as
+// the copies do; so at least as long as any mixture of the two. For a given mixture regions are independent
+// again, and the bound is the highest of those of several.
+struct Mixture {
+  double forward = 0, backward = 0;  // the share of copying
+};
+
+double mixed_seconds(const Problem& problem, const Choice& choice, Mixture mixture) {
+  const auto mixed = [&](double computing, double rate, double share) {
+    const double copying =
+        choice.offloaded_bytes > 0 ? static_cast<double>(choice.offloaded_bytes) / rate : 0;
+    return (1 - share) * (computing + problem.copy_slowdown * copying) + share * copying;
+  };
+  return mixed(choice.forward_seconds, problem.to_host_rate, mixture.forward) +
+         mixed(choice.backward_seconds, problem.to_device_rate, mixture.backward);
+}
+
+Relaxed relax(const Problem& problem, const Choices& choices, std::uint64_t budget, Mixture mixture) {
   std::vector<Corner> corners;
   Relaxed relaxed;
   for (const Choice& choice : choices) {
     const std::uint64_t own = std::max(choice.forward_bytes, choice.backward_bytes);
     if (own > budget) continue;
-    const double seconds = choice.forward_seconds + choice.backward_seconds;
+    const double seconds = mixed_seconds(problem, choice, mixture);
     relaxed.needs.push_back({own, seconds});
     corners.push_back({choice.kept_bytes, seconds});
   }
@@ -104,25 +122,44 @@ double extra_seconds(const Passed& passed, const Relaxed& region, std::uint64_t 
   return least;
 }
 
-}  // namespace
+bool has_offload(const Problem& problem) {
+  return std::ranges::any_of(problem.regions, [](const auto& choices) {
+    return std::ranges::any_of(*choices, [](const Choice& choice) { return choice.offloaded_bytes > 0; });
+  });
+}
 
-double lower_bound(const Problem& problem, std::uint64_t budget_bytes) {
-  if (budget_bytes < problem.floor_bytes) return kInfinity;
+// Of the regions, for one mixture. What the last region offloads is never copied, so its part is computing
+// alone.
+double bound_of_regions(const Problem& problem, std::uint64_t budget_bytes, Mixture mixture) {
   Passed passed;
   double fastest = 0, extra = 0;
   std::uint64_t kept_at_least = 0;  // by the regions passed
-  for (const auto& choices : problem.regions) {
+  for (std::size_t i = 0; i < problem.regions.size(); ++i) {
     if (kept_at_least > budget_bytes) return kInfinity;
-    const Relaxed region = relax(*choices, budget_bytes - kept_at_least);
+    Choices choices = *problem.regions[i];
+    if (i + 1 == problem.regions.size())
+      for (Choice& choice : choices) choice.offloaded_bytes = 0;
+    const Relaxed region = relax(problem, choices, budget_bytes - kept_at_least, mixture);
     if (region.corners.empty()) return kInfinity;
     extra = std::max(extra, extra_seconds(passed, region, budget_bytes));
     fastest += region.fastest();
     kept_at_least += region.corners.front().kept_bytes;
     passed.add(region);
   }
-  extra = std::max(extra, passed.extra_seconds(budget_bytes));
+  return fastest + std::max(extra, passed.extra_seconds(budget_bytes));
+}
+
+}  // namespace
+
+double lower_bound(const Problem& problem, std::uint64_t budget_bytes) {
+  if (budget_bytes < problem.floor_bytes) return kInfinity;
+  double regions = bound_of_regions(problem, budget_bytes, {});
+  if (has_offload(problem))
+    for (const double forward : {0.0, 0.125, 0.25, 0.375, 0.5, 0.75, 1.0})
+      for (const double backward : {0.0, 0.25, 0.5, 0.75, 1.0})
+        regions = std::max(regions, bound_of_regions(problem, budget_bytes, {forward, backward}));
   constexpr double kRounding = 1 - 1e-12;
-  return (problem.fixed_seconds + problem.passes * (fastest + extra)) * kRounding;
+  return (problem.fixed_seconds + problem.passes * regions) * kRounding;
 }
 
 }  // namespace snug::plan

@@ -9,22 +9,29 @@ namespace snug::plan {
 
 namespace {
 
-std::uint64_t moved_bytes(double rate, double seconds) {
-  constexpr double kMost = 0x1p62;  // more than there ever is, and far from overflow
-  return static_cast<std::uint64_t>(std::min(rate * seconds, kMost));
-}
-
-std::uint64_t reduced(std::uint64_t bytes, std::uint64_t by) {
-  return bytes - std::min(bytes, by);
-}
-
 bool is_time(double seconds) {
   return std::isfinite(seconds) && seconds >= 0;
 }
 
+double copy_seconds(std::uint64_t bytes, double rate) {
+  return bytes == 0 ? 0 : static_cast<double>(bytes) / rate;
+}
+
+// By which computing is slower while these are copied, there and back.
+double slowdown_seconds(const Problem& problem, std::uint64_t bytes) {
+  return problem.copy_slowdown *
+         (copy_seconds(bytes, problem.to_host_rate) + copy_seconds(bytes, problem.to_device_rate));
+}
+
+// How long computing, slowed down, waits for the copy beside it.
+double wait_seconds(const Problem& problem, double computing, std::uint64_t bytes, double rate) {
+  const double copying = copy_seconds(bytes, rate);
+  return std::max(0.0, copying - (computing + problem.copy_slowdown * copying));
+}
+
 }  // namespace
 
-ChainStep chain_step(const Problem& problem, const Choice& choice) {
+void check_choice(const Problem& problem, const Choice& choice) {
   check(choice.offloaded_bytes == 0 || (problem.to_host_rate > 0 && problem.to_device_rate > 0),
         "a choice offloads ", choice.offloaded_bytes,
         " bytes, which needs a link with rates above 0 in both directions, got ", problem.to_host_rate,
@@ -32,28 +39,25 @@ ChainStep chain_step(const Problem& problem, const Choice& choice) {
   check(is_time(choice.forward_seconds) && is_time(choice.backward_seconds),
         "the times of a choice must be finite and at least 0, got ", choice.forward_seconds, " and ",
         choice.backward_seconds);
-  return {.choice = choice,
-          .sent_bytes = moved_bytes(problem.to_host_rate, choice.forward_seconds),
-          .fetched_bytes = moved_bytes(problem.to_device_rate, choice.backward_seconds),
-          .seconds = choice.forward_seconds + choice.backward_seconds};
 }
 
-ChainState advance(const ChainState& before, const ChainStep& step) {
-  const Choice& choice = step.choice;
-  const std::uint64_t forward = before.kept_bytes + before.queued_bytes + choice.forward_bytes;
-  const std::uint64_t backward = before.kept_bytes + before.lead_bytes + choice.backward_bytes;
+ChainState advance(const Problem& problem, const ChainState& before, const Choice& choice) {
+  const std::uint64_t there = before.kept_bytes + before.moving_bytes;
+  const double waiting =
+      wait_seconds(problem, choice.forward_seconds, before.moving_bytes, problem.to_host_rate) +
+      wait_seconds(problem, choice.backward_seconds, before.moving_bytes, problem.to_device_rate);
   return {.kept_bytes = before.kept_bytes + choice.kept_bytes,
-          .queued_bytes = reduced(before.queued_bytes + choice.offloaded_bytes, step.sent_bytes),
-          .lead_bytes = reduced(before.lead_bytes, step.fetched_bytes) + choice.offloaded_bytes,
-          .peak_bytes = std::max({before.peak_bytes, forward, backward}),
-          .seconds = before.seconds + step.seconds};
+          .moving_bytes = choice.offloaded_bytes,
+          .peak_bytes =
+              std::max(before.peak_bytes, there + std::max(choice.forward_bytes, choice.backward_bytes)),
+          .seconds = before.seconds + choice.forward_seconds + choice.backward_seconds +
+                     slowdown_seconds(problem, choice.offloaded_bytes) + waiting};
 }
 
-Outcome finish(const Problem& problem, const ChainState& end, const ChainStep& last) {
-  const std::uint64_t lead = end.lead_bytes - last.choice.offloaded_bytes;
-  const std::uint64_t turn = end.kept_bytes + std::max(end.queued_bytes, lead);
-  return {.peak_bytes = std::max({problem.floor_bytes, end.peak_bytes, turn}),
-          .seconds = problem.fixed_seconds + problem.passes * end.seconds};
+Outcome finish(const Problem& problem, const ChainState& end) {
+  return {.peak_bytes = std::max({problem.floor_bytes, end.peak_bytes, end.kept_bytes + end.moving_bytes}),
+          .seconds = problem.fixed_seconds +
+                     problem.passes * (end.seconds - slowdown_seconds(problem, end.moving_bytes))};
 }
 
 }  // namespace snug::plan

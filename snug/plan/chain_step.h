@@ -1,7 +1,6 @@
 // What one region adds to the chain: the arithmetic that evaluate() and search() share, so that they agree to
 // the byte.
 //
-// Bytes are whole: what the link moves during a region is rounded down, so that queues are never too short.
 // Every number of the new state rises with every number of the old one; the search relies on that.
 #pragma once
 
@@ -11,31 +10,22 @@
 
 namespace snug::plan {
 
-struct ChainStep {
-  Choice choice;
-  std::uint64_t sent_bytes = 0;     // what the link can move to the host during its forward
-  std::uint64_t fetched_bytes = 0;  // what the link can bring back during its backward
-  double seconds = 0;               // both directions
-};
-
-// Between two regions. `lead` counts what must be back on the device when the backward comes here.
+// Between two regions. Copies that are sure to come have slowed down what computes beside them: of two ways
+// that are equal but for that, the one without them is the faster.
 struct ChainState {
   std::uint64_t kept_bytes = 0;
-  std::uint64_t queued_bytes = 0;
-  std::uint64_t lead_bytes = 0;
+  std::uint64_t moving_bytes = 0;  // of the region before: on their way to the host, and back
   std::uint64_t peak_bytes = 0;
   double seconds = 0;
 };
 
 // Throws Error for a choice that offloads without a link, and for times that are not finite or below 0.
-ChainStep chain_step(const Problem& problem, const Choice& choice);
+void check_choice(const Problem& problem, const Choice& choice);
 
-ChainState advance(const ChainState& before, const ChainStep& step);
+ChainState advance(const Problem& problem, const ChainState& before, const Choice& choice);
 
-// Note [The turn]
-// Where the forward ends and the backward begins, all that is kept is there, together with what still waits
-// for the link to the host, or with the lead of the regions before the last one. What the last region itself
-// has offloaded is in its backward_bytes.
-Outcome finish(const Problem& problem, const ChainState& end, const ChainStep& last);
+// Where the forward ends and the backward begins, all that is kept is there, and what the last region
+// offloaded: nobody lets it leave.
+Outcome finish(const Problem& problem, const ChainState& end);
 
 }  // namespace snug::plan

@@ -19,9 +19,8 @@ struct Label {
 // Drops every label that another one is at least as good as in all respects.
 void drop_dominated(std::vector<Label>& labels);
 
-// Leaves no more than `most` labels, at least 2; far fewer if it has to thin labels with queues. The fastest
-// stays, those with the lowest peaks stay, and the best of each group of similar ones. No budget plays a
-// part, so what is left serves them all.
+// Leaves no more than `most` labels, at least 2. The fastest stays, those with the lowest peaks stay, and the
+// best of each group of similar ones. No budget plays a part, so what is left serves them all.
 void thin(std::vector<Label>& labels, std::size_t most);
 
 }  // namespace snug::plan

@@ -95,16 +95,19 @@ Json array(const JsonReader& reader, const std::string& key, const std::string& 
   return value;
 }
 
-Json to_json(const Amount& amount, bool with_host) {
+Json to_json(const Amount& amount, bool is_chosen) {
   Json json = {{"peak_bytes", amount.peak_bytes}, {"step_seconds", amount.step_seconds}};
-  if (with_host) json["host_bytes"] = amount.host_bytes;
+  if (!is_chosen) return json;
+  json["host_bytes"] = amount.host_bytes;
+  json["outside_bytes"] = amount.outside_bytes;
   return json;
 }
 
-Amount amount_from_json(Json object, const std::string& where, bool with_host) {
+Amount amount_from_json(Json object, const std::string& where, bool is_chosen) {
   const JsonReader reader(std::move(object), where);
   const Amount amount{bytes(reader, "peak_bytes", where), seconds(reader, "step_seconds", where),
-                      with_host ? bytes(reader, "host_bytes", where) : 0};
+                      is_chosen ? bytes(reader, "host_bytes", where) : 0,
+                      is_chosen ? bytes(reader, "outside_bytes", where) : 0};
   reader.refuse_unread();
   return amount;
 }

@@ -38,7 +38,8 @@ struct RegionPlan {
 struct Amount {
   std::uint64_t peak_bytes = 0;
   double step_seconds = 0;
-  std::uint64_t host_bytes = 0;  // of what is offloaded
+  std::uint64_t host_bytes = 0;     // of what is offloaded
+  std::uint64_t outside_bytes = 0;  // of the peak: context and libraries, held by no allocator of torch's
 
   bool operator==(const Amount&) const = default;
 };

@@ -46,21 +46,30 @@ RegionPlan region_plan(const StepModel::Region& region, const Sketch::Call& call
 
 }  // namespace
 
-Planner::Planner(std::vector<Split> splits, const Overhead& overhead)
-    : splits_(std::move(splits)), overhead_(overhead) {
+Planner::Planner(std::vector<Split> splits, const Overhead& overhead) : splits_(std::move(splits)) {
   check(!splits_.empty(), "nothing to plan: no way to split the batch was given");
   std::vector<Offer> all;
   for (std::size_t i = 0; i < splits_.size(); ++i)
     for (Point& point : search(splits_[i].model->problem()))
-      all.push_back({i, overhead_.on_top_of(splits_[i].model->peak_bytes(point.chosen)), point.seconds,
-                     std::move(point.chosen)});
+      all.push_back({.split = i,
+                     .peak_bytes = splits_[i].model->peak_bytes(point.chosen),
+                     .seconds = point.seconds,
+                     .host_bytes = splits_[i].model->host_bytes(point.chosen),
+                     .chosen = std::move(point.chosen)});
   offers_ = worth_having(std::move(all));
+  for (Offer& offer : offers_) offer.tensor_bytes = offer.peak_bytes;
+  set_overhead(overhead);
+}
+
+void Planner::set_overhead(const Overhead& overhead) {
+  overhead_ = overhead;
+  for (Offer& offer : offers_) offer.peak_bytes = overhead_.on_top_of(offer.tensor_bytes);
   plain_ = all_kept(0);
 }
 
 Overhead overhead_of(const Hardware& hardware) {
   if (!hardware.is_gpu) return {};
-  return {.outside_bytes = std::max(hardware.outside_bytes, kLeastOutside), .share = 0.03};
+  return {.outside_bytes = hardware.outside_bytes, .share = 0.03};
 }
 
 std::uint64_t Overhead::on_top_of(std::uint64_t tensors) const {
@@ -84,11 +93,16 @@ double Planner::bound_seconds(std::uint64_t budget_bytes) const {
 }
 
 Decision Planner::decide(std::uint64_t budget_bytes) const {
-  auto taken = std::ranges::upper_bound(offers_, budget_bytes, {}, &Offer::peak_bytes);
-  const bool fits = taken != offers_.begin();
-  if (fits) --taken;
+  const auto above = std::ranges::upper_bound(offers_, budget_bytes, {}, &Offer::peak_bytes);
+  return about(above == offers_.begin() ? *above : above[-1], budget_bytes);
+}
+
+Decision Planner::about(const Offer& offer, std::uint64_t budget_bytes) const {
+  const auto taken = std::ranges::find(offers_, offer.tensor_bytes, &Offer::tensor_bytes);
+  ensure(taken != offers_.end(), "this planner offers no plan with ", offer.tensor_bytes,
+         " bytes of tensors");
   Decision decision{
-      .fits = fits,
+      .fits = taken->peak_bytes <= budget_bytes,
       .budget_bytes = budget_bytes,
       .missing_bytes = below(taken->peak_bytes, budget_bytes),
       .taken = *taken,
@@ -113,7 +127,8 @@ const Offer& Planner::leanest_within(double slowdown) const {
   return offers_.back();
 }
 
-// In the order in which they are pulled: the batch is split, the head too, then values are re-made.
+// In the order in which they are pulled: the batch is split, the head too, then values are re-made, and then
+// offloaded.
 std::vector<Lever> Planner::levers(const Offer& taken) const {
   std::vector<Lever> levers;
   const auto pull = [&](const char* name, const Amount& before, const Amount& after) {
@@ -126,7 +141,11 @@ std::vector<Lever> Planner::levers(const Offer& taken) const {
   const Amount before = all_kept(static_cast<std::size_t>(usual)), kept = all_kept(taken.split);
   pull("micro_batch", plain_, before);
   pull("head_chunks", before, kept);
-  pull("recompute", kept, {taken.peak_bytes, taken.seconds});
+  const std::vector<std::uint32_t> on_device = split.model->without_offload(taken.chosen);
+  const Amount remade{overhead_.on_top_of(split.model->peak_bytes(on_device)),
+                      split.model->seconds(on_device)};
+  pull("recompute", kept, remade);
+  pull("offload", remade, {taken.peak_bytes, taken.seconds});
   return levers;
 }
 
@@ -139,7 +158,7 @@ Plan Planner::write_down(const Decision& decision, Json step) const {
             .accumulation = split.accumulation,
             .head_chunks = split.head_chunks,
             .plain = decision.plain,
-            .predicted = {taken.peak_bytes, taken.seconds},
+            .predicted = {taken.peak_bytes, taken.seconds, taken.host_bytes, overhead_.outside_bytes},
             .bound_seconds = decision.bound_seconds,
             .levers = decision.levers};
   for (std::size_t i = 0; i < taken.chosen.size(); ++i) {

@@ -34,15 +34,17 @@ struct Split {
 // A plan worth having, before it is written down.
 struct Offer {
   std::size_t split = 0;
-  std::uint64_t peak_bytes = 0;
+  std::uint64_t peak_bytes = 0;  // with the overhead
   double seconds = 0;
+  std::uint64_t tensor_bytes = 0;
+  std::uint64_t host_bytes = 0;
   std::vector<std::uint32_t> chosen;
 };
 
 // What a device needs beside the step's tensors.
 struct SNUG_API Overhead {
   std::uint64_t outside_bytes = 0;  // context and libraries
-  double share = 0;                 // of the tensors' peak: the allocator's rounding, libraries' workspaces
+  double share = 0;                 // of the tensors' peak: what the allocator holds beside them
 
   std::uint64_t on_top_of(std::uint64_t tensor_bytes) const;
   std::uint64_t left_of(std::uint64_t budget_bytes) const;  // for tensors
@@ -61,8 +63,8 @@ struct Decision {
   std::optional<Offer> leaner;  // with at least 1 % less memory
 };
 
-// On a GPU the allocator rounds and libraries take workspaces. With segments that grow, an H200 held up
-// to 1.6 % more than its tensors at the peak.
+// On a GPU the allocator rounds and leaves gaps: with segments that grow, an H200's held up to 1.6 % more
+// than its tensors at the peak.
 SNUG_API Overhead overhead_of(const Hardware& hardware);
 
 class SNUG_API Planner {
@@ -75,8 +77,11 @@ class SNUG_API Planner {
   const std::vector<Split>& splits() const { return splits_; }
   Amount plain() const { return plain_; }
   double bound_seconds(std::uint64_t budget_bytes) const;
+  const Overhead& overhead() const { return overhead_; }
+  void set_overhead(const Overhead& overhead);
 
   Decision decide(std::uint64_t budget_bytes) const;
+  Decision about(const Offer& offer, std::uint64_t budget_bytes) const;  // if that one is taken
   // The leanest whose step is at most so many times as long as the plain one.
   const Offer& leanest_within(double slowdown) const;
 

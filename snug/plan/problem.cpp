@@ -9,15 +9,14 @@ Outcome evaluate(const Problem& problem, std::span<const std::uint32_t> chosen) 
   check(chosen.size() == problem.regions.size(), "a problem of ", problem.regions.size(),
         " regions needs as many choices, got ", chosen.size());
   ChainState state;
-  ChainStep step;
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     const Choices& choices = *problem.regions[i];
     check(chosen[i] < choices.size(), "region ", i, " has ", choices.size(), " choices, got number ",
           chosen[i]);
-    step = chain_step(problem, choices[chosen[i]]);
-    state = advance(state, step);
+    check_choice(problem, choices[chosen[i]]);
+    state = advance(problem, state, choices[chosen[i]]);
   }
-  return finish(problem, state, step);
+  return finish(problem, state);
 }
 
 }  // namespace snug::plan

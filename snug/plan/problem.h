@@ -17,9 +17,9 @@ namespace snug::plan {
 // One way to run a region.
 struct Choice {
   std::uint64_t kept_bytes = 0;       // on the device from the region's forward to its backward
-  std::uint64_t offloaded_bytes = 0;  // away between the two
+  std::uint64_t offloaded_bytes = 0;  // on the host between the two
   std::uint64_t forward_bytes = 0;    // the highest in its forward, without what earlier regions left behind
-  std::uint64_t backward_bytes = 0;   // the highest in its backward, likewise
+  std::uint64_t backward_bytes = 0;  // the highest in its backward, likewise, with what is back from the host
   double forward_seconds = 0;
   double backward_seconds = 0;  // with what is run again
 };
@@ -29,10 +29,11 @@ using Choices = std::vector<Choice>;
 struct Problem {
   std::vector<std::shared_ptr<const Choices>> regions;  // in the order of the forward; identical ones share
   std::uint64_t floor_bytes = 0;                        // the highest of what no choice changes
-  double fixed_seconds = 0;                             // the optimizer
-  double passes = 1;                                    // forwards and backwards per step
-  double to_host_rate = 0;                              // bytes per second; nothing can be offloaded at 0
+  double fixed_seconds = 0;  // of what no choice changes: the optimizer, what lies between regions
+  double passes = 1;         // forwards and backwards per step
+  double to_host_rate = 0;   // bytes per second; nothing can be offloaded at 0
   double to_device_rate = 0;
+  double copy_slowdown = 0;  // the share by which computing is slower while something is copied
 };
 
 struct Outcome {
@@ -40,11 +41,10 @@ struct Outcome {
   double seconds = 0;
 };
 
-// Note [Link queues]
-// What a region offloads waits in a queue that drains at to_host_rate while later regions run forward; what
-// waits is still on the device. In the backward, what region l-1 needs must be there when region l is done:
-// `lead` is how much of that, beyond what the link brings during region l, must be there even earlier. Nobody
-// ever waits for the link.
+// Note [One region's time for a copy]
+// What a region offloads is sent during the forward of the next one, and is on the device until that ends; it
+// comes back during the backward of the next one, and is on the device from its begin. Whichever takes
+// longer, computing or copying, is how long it takes. See Note [Offload] in tape/offload.h.
 SNUG_API Outcome evaluate(const Problem& problem, std::span<const std::uint32_t> chosen);
 
 }  // namespace snug::plan

@@ -14,7 +14,8 @@ namespace snug::plan {
 
 namespace {
 
-struct Step : ChainStep {
+struct Step {
+  Choice choice;
   std::uint32_t number = 0;  // in the region's choices
 };
 
@@ -23,23 +24,18 @@ using Steps = std::vector<Step>;
 // What any completion needs at least, from one region on, beyond what the regions before left behind.
 struct Rest {
   std::uint64_t peak_bytes = 0;
-  std::uint64_t forward_bytes = 0;   // the next region's alone, on top of the queue
-  std::uint64_t backward_bytes = 0;  // likewise, on top of the lead
+  std::uint64_t own_bytes = 0;  // the next region's alone, on top of what is moving
 };
 
-// A slower choice gives the link more time, so it may be worth having only because of what the link moves.
+std::uint64_t own_bytes(const Choice& choice) {
+  return std::max(choice.forward_bytes, choice.backward_bytes);
+}
+
 bool is_dominated(const Step& step, const Step& by) {
   const Choice &a = by.choice, &b = step.choice;
   return a.kept_bytes <= b.kept_bytes && a.offloaded_bytes <= b.offloaded_bytes &&
-         a.forward_bytes <= b.forward_bytes && a.backward_bytes <= b.backward_bytes &&
-         by.sent_bytes >= step.sent_bytes && by.fetched_bytes >= step.fetched_bytes &&
-         by.seconds <= step.seconds;
-}
-
-bool has_offload(const Problem& problem) {
-  return std::ranges::any_of(problem.regions, [](const auto& choices) {
-    return std::ranges::any_of(*choices, [](const Choice& choice) { return choice.offloaded_bytes > 0; });
-  });
+         own_bytes(a) <= own_bytes(b) && a.forward_seconds <= b.forward_seconds &&
+         a.backward_seconds <= b.backward_seconds;
 }
 
 class Search {
@@ -49,10 +45,9 @@ class Search {
     check(most_ >= 2, "most_labels must be at least 2, got ", most_);
     for (std::size_t i = 0; i < problem.regions.size(); ++i)
       check(problem.regions[i] && !problem.regions[i]->empty(), "region ", i, " has no choice");
-    const bool offload = has_offload(problem);
     for (const auto& choices : problem.regions) {
       auto [entry, fresh] = steps_of_.try_emplace(choices.get());
-      if (fresh) entry->second = useful_steps(*choices, offload);
+      if (fresh) entry->second = useful_steps(*choices);
       regions_.push_back(&entry->second);
     }
     look_ahead();
@@ -69,11 +64,11 @@ class Search {
   }
 
  private:
-  Steps useful_steps(const Choices& choices, bool offload) const {
+  Steps useful_steps(const Choices& choices) const {
     Steps all, useful;
     for (std::uint32_t i = 0; i < choices.size(); ++i) {
-      all.push_back({chain_step(problem_, choices[i]), i});
-      if (!offload) all.back().sent_bytes = all.back().fetched_bytes = 0;  // then the link does not matter
+      check_choice(problem_, choices[i]);
+      all.push_back({choices[i], i});
     }
     for (const Step& step : all) {
       const bool dominated = std::ranges::any_of(all, [&](const Step& other) {
@@ -88,14 +83,12 @@ class Search {
     rest_.resize(regions_.size() + 1);
     for (std::size_t i = regions_.size(); i-- > 0;) {
       constexpr auto kMost = std::numeric_limits<std::uint64_t>::max();
-      rest_[i] = {kMost, kMost, kMost};
+      rest_[i] = {kMost, kMost};
       for (const Step& step : *regions_[i]) {
         const Choice& choice = step.choice;
-        rest_[i].peak_bytes =
-            std::min(rest_[i].peak_bytes, std::max({choice.forward_bytes, choice.backward_bytes,
-                                                    choice.kept_bytes + rest_[i + 1].peak_bytes}));
-        rest_[i].forward_bytes = std::min(rest_[i].forward_bytes, choice.forward_bytes);
-        rest_[i].backward_bytes = std::min(rest_[i].backward_bytes, choice.backward_bytes);
+        rest_[i].peak_bytes = std::min(
+            rest_[i].peak_bytes, std::max(own_bytes(choice), choice.kept_bytes + rest_[i + 1].peak_bytes));
+        rest_[i].own_bytes = std::min(rest_[i].own_bytes, own_bytes(choice));
       }
     }
   }
@@ -109,11 +102,10 @@ class Search {
     labels.reserve(before.size() * regions_[region]->size());
     for (std::uint32_t parent = 0; parent < before.size(); ++parent) {
       for (std::uint32_t i = 0; i < regions_[region]->size(); ++i) {
-        ChainState state = advance(before[parent].state, (*regions_[region])[i]);
+        ChainState state = advance(problem_, before[parent].state, (*regions_[region])[i].choice);
         state.peak_bytes =
             std::max({state.peak_bytes, problem_.floor_bytes, state.kept_bytes + rest.peak_bytes,
-                      state.kept_bytes + state.queued_bytes + rest.forward_bytes,
-                      state.kept_bytes + state.lead_bytes + rest.backward_bytes});
+                      state.kept_bytes + state.moving_bytes + rest.own_bytes});
         labels.push_back({state, parent, i});
       }
     }
@@ -132,8 +124,8 @@ class Search {
     std::vector<End> ends;
     for (std::uint32_t parent = 0; parent < before.size(); ++parent) {
       for (std::uint32_t i = 0; i < regions_.back()->size(); ++i) {
-        const Step& last = (*regions_.back())[i];
-        ends.push_back({finish(problem_, advance(before[parent].state, last), last), parent, i});
+        const Choice& last = (*regions_.back())[i].choice;
+        ends.push_back({finish(problem_, advance(problem_, before[parent].state, last)), parent, i});
       }
     }
     std::ranges::sort(ends, {}, [](const End& end) {

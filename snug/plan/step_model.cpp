@@ -7,12 +7,17 @@
 
 #include "snug/base/error.h"
 #include "snug/plan/region_choices.h"
+#include "snug/trace/closure.h"
 
 namespace snug::plan {
 
 namespace {
 
 constexpr std::size_t kMostChoices = 24;
+constexpr std::size_t kMostWithOffload = 12;  // each of them with several amounts to offload
+constexpr std::size_t kCheapAmounts = 4;
+constexpr std::uint64_t kLeastShare = 16;           // of what can be sent cheaply: smaller values stay
+constexpr std::uint64_t kLeastOffload = 64 * 1024;  // a copy of less costs more than its memory is worth
 
 struct Window {
   Moment begin, end;
@@ -41,7 +46,7 @@ std::uint64_t highest(const Timeline& timeline, const Profile& profile, std::spa
   const auto change = [&](Moment at, std::int64_t bytes) {
     added[std::clamp(at, window.begin, window.end) - window.begin] += bytes;
   };
-  for (const auto& [block, until] : profile.kept) {
+  for (const auto& [block, until, leaves] : profile.kept) {
     const auto bytes = static_cast<std::int64_t>(timeline.sketch().blocks[block].bytes);
     change(timeline.death(block), bytes);
     change(until, -bytes);
@@ -65,8 +70,9 @@ std::uint64_t highest(const Timeline& timeline, const Profile& profile, std::spa
 }
 
 bool is_dominated(const Choice& a, const Choice& b) {
-  return b.kept_bytes <= a.kept_bytes && b.forward_bytes <= a.forward_bytes &&
-         b.backward_bytes <= a.backward_bytes && b.backward_seconds <= a.backward_seconds;
+  return b.kept_bytes <= a.kept_bytes && b.offloaded_bytes <= a.offloaded_bytes &&
+         b.forward_bytes <= a.forward_bytes && b.backward_bytes <= a.backward_bytes &&
+         b.backward_seconds <= a.backward_seconds;
 }
 
 // Those that none of the others beats, the first and the leanest always among them, by rising seconds.
@@ -84,12 +90,12 @@ std::vector<std::size_t> worth_having(const std::vector<Choice>& choices) {
 }
 
 // Too many: those whose neighbours come closest to them go first, never the leanest.
-void thin(std::vector<std::size_t>& kept, const std::vector<Choice>& choices) {
+void thin(std::vector<std::size_t>& kept, const std::vector<Choice>& choices, std::size_t most) {
   const auto least_kept =
       *std::ranges::min_element(kept, {}, [&](std::size_t i) { return choices[i].kept_bytes; });
   const auto lowest = *std::ranges::min_element(
       kept, {}, [&](std::size_t i) { return std::max(choices[i].forward_bytes, choices[i].backward_bytes); });
-  while (kept.size() > kMostChoices) {
+  while (kept.size() > most) {
     std::size_t least = 0;
     double least_gap = std::numeric_limits<double>::infinity();
     for (std::size_t i = 1; i + 1 < kept.size(); ++i) {
@@ -104,8 +110,18 @@ void thin(std::vector<std::size_t>& kept, const std::vector<Choice>& choices) {
 
 }  // namespace
 
-StepModel::StepModel(Sketch sketch, double passes, const Cost& cost)
-    : sketch_(std::make_unique<const Sketch>(std::move(sketch))), timeline_(*sketch_) {
+Links links_of(const Hardware& hardware) {
+  constexpr double kShareOfHost = 0.8;
+  // It was measured with both directions at work; a step uses one at a time.
+  const double one_way = hardware.both_ways_rate > 0 ? hardware.to_host_rate / hardware.both_ways_rate : 1;
+  return {.to_host_rate = hardware.to_host_rate,
+          .to_device_rate = hardware.to_device_rate,
+          .copy_slowdown = one_way * hardware.copy_slowdown,
+          .host_bytes = static_cast<std::uint64_t>(kShareOfHost * static_cast<double>(hardware.host_bytes))};
+}
+
+StepModel::StepModel(Sketch sketch, double passes, const Cost& cost, const Links& links)
+    : links_(links), sketch_(std::make_unique<const Sketch>(std::move(sketch))), timeline_(*sketch_) {
   for (const trace::Work& work : sketch_->operators)
     operator_seconds_.push_back(work.name.empty() ? 0 : cost(work));
   find_regions();
@@ -160,20 +176,76 @@ void StepModel::find_choices() {
              other.tape.saves == call.tape.saves && other.tape.unpacks == call.tape.unpacks &&
              seconds_of(other) == seconds;
     });
-    if (same != kinds.end()) {
+    const bool is_last = i + 1 == regions_.size();  // what it offloads nobody lets leave
+    if (same != kinds.end() && !is_last) {
       regions_[i].choices = regions_[*same].choices;
+      regions_[i].kept_instead = regions_[*same].kept_instead;
       continue;
     }
     auto all = region_choices(timeline_, regions_[i].calls[0], seconds);
     std::vector<Choice> measured;
     for (const auto& fates : all) measured.push_back(measure(i, profiles_of(i, fates), base));
     std::vector<std::size_t> kept = worth_having(measured);
-    thin(kept, measured);
+    const bool offload = links_.to_host_rate > 0 && links_.to_device_rate > 0 && !is_last;
+    thin(kept, measured, offload ? kMostWithOffload : kMostChoices);
     std::vector<std::vector<Fate>> choices;
     for (const std::size_t number : kept) choices.push_back(std::move(all[number]));
+    regions_[i].kept_instead.resize(choices.size());
+    std::iota(regions_[i].kept_instead.begin(), regions_[i].kept_instead.end(), 0u);
+    if (offload) add_offloading_choices(i, choices);
     regions_[i].choices = std::make_shared<const std::vector<std::vector<Fate>>>(std::move(choices));
     kinds.push_back(i);
   }
+}
+
+// Note [How much a region offloads]
+// Bytes are alike on the link, so the smallest values go first: that gives the finest choice of amounts. What
+// is sent while the next region computes costs little, and further bytes their whole time; so the amounts are
+// a few up to that point, and all there is.
+void StepModel::add_offloading_choices(std::size_t region, std::vector<std::vector<Fate>>& choices) {
+  const std::size_t call = regions_[region].calls[0];
+  const trace::RegionTape& tape = sketch_->calls[call].tape;
+  const std::uint64_t most = links_.host_bytes / regions_.size();
+  const double next_seconds = seconds_between(sketch_->calls[regions_[region + 1].calls.back()].forward);
+  const auto hidden = static_cast<std::uint64_t>(next_seconds * links_.to_host_rate);
+  const std::size_t plain = choices.size();
+  for (std::size_t i = 0; i < plain; ++i) {
+    std::vector<Fate> fates = choices[i];
+    std::vector<trace::ValueIndex> movable = movable_values(call, fates);
+    std::uint64_t all = 0;
+    for (const trace::ValueIndex value : movable) all += tape.values[value].bytes;
+    const std::uint64_t cheap = std::min(hidden, all);
+    std::erase_if(movable, [&](auto value) { return tape.values[value].bytes < cheap / kLeastShare; });
+    std::uint64_t bytes = 0;
+    std::size_t amount = 0;  // of kCheapAmounts, the last that was taken
+    for (std::size_t k = 0; k < movable.size() && bytes + tape.values[movable[k]].bytes <= most; ++k) {
+      bytes += tape.values[movable[k]].bytes;
+      fates[movable[k]] = Fate::Offload;
+      const std::size_t reached =
+          bytes < cheap ? static_cast<std::size_t>(kCheapAmounts * bytes / cheap) : kCheapAmounts;
+      const bool is_next = reached > amount, is_all = k + 1 == movable.size();
+      amount = reached;
+      if (!is_next && !is_all) continue;
+      choices.push_back(fates);
+      regions_[region].kept_instead.push_back(static_cast<std::uint32_t>(i));
+    }
+  }
+}
+
+// Of those that are kept, what may leave, by rising bytes.
+std::vector<trace::ValueIndex> StepModel::movable_values(std::size_t call,
+                                                         const std::vector<Fate>& fates) const {
+  const trace::RegionTape& tape = sketch_->calls[call].tape;
+  const std::vector<bool> is_kept = trace::kept_values(tape, trace::ClosureBytes(tape, fates));
+  std::vector<Fate> offloaded = fates;
+  for (std::size_t k = 0; k < fates.size(); ++k)
+    if (is_kept[k] && tape.values[k].bytes >= kLeastOffload) offloaded[k] = Fate::Offload;
+  offloaded = timeline_.allowed(call, std::move(offloaded));
+  std::vector<trace::ValueIndex> movable;
+  for (trace::ValueIndex k = 0; k < offloaded.size(); ++k)
+    if (offloaded[k] == Fate::Offload) movable.push_back(k);
+  std::ranges::stable_sort(movable, {}, [&](trace::ValueIndex value) { return tape.values[value].bytes; });
+  return movable;
 }
 
 // One per pass.
@@ -186,7 +258,9 @@ std::vector<Profile> StepModel::profiles_of(std::size_t region, const std::vecto
 Choice StepModel::measure(std::size_t number, const std::vector<Profile>& profiles,
                           std::span<const std::uint64_t> base) const {
   const Region& region = regions_[number];
-  Choice choice;
+  const Sketch::Call& last = sketch_->calls[region.calls.back()];
+  Choice choice{.forward_seconds = seconds_between(last.forward),
+                .backward_seconds = seconds_between(last.backward)};
   for (std::size_t pass = 0; pass < region.calls.size(); ++pass) {
     const std::size_t call = region.calls[pass];
     const Profile& profile = profiles[pass];
@@ -196,8 +270,9 @@ Choice StepModel::measure(std::size_t number, const std::vector<Profile>& profil
     choice.forward_bytes = std::max(choice.forward_bytes, highest(timeline_, profile, base, forward));
     choice.backward_bytes = std::max(choice.backward_bytes, highest(timeline_, profile, base, backward));
     if (pass > 0) continue;
-    for (const auto& [block, until] : profile.kept)
-      if (timeline_.death(block) <= sketch_->calls[call].forward_end &&
+    choice.offloaded_bytes = profile.offloaded_bytes;
+    for (const auto& [block, until, leaves] : profile.kept)
+      if (!leaves && timeline_.death(block) <= sketch_->calls[call].forward_end &&
           until > sketch_->calls[call].forward_end)
         choice.kept_bytes += sketch_->blocks[block].bytes;
     for (const std::uint32_t operation : profile.operations)
@@ -233,13 +308,23 @@ void StepModel::build_problem() {
 // Passes repeat, what comes after the last backward does not. The last pass stands for all: between earlier
 // ones an optimizer may have run.
 void StepModel::share_seconds(double passes) {
-  const auto begin = operator_seconds_.begin();
-  const auto first = begin + sketch_->calls[regions_.front().calls.back()].first_operator,
-             last = begin + sketch_->operators_of_passes;
-  const double one_pass = std::accumulate(first, last, 0.0);
-  const double optimizer = std::accumulate(last, operator_seconds_.end(), 0.0);
+  const std::uint32_t last = sketch_->operators_of_passes;
+  double outside = seconds_between({sketch_->calls[regions_.front().calls.back()].forward.begin, last});
+  for (const Region& region : regions_) {
+    const Sketch::Call& call = sketch_->calls[region.calls.back()];
+    outside -= seconds_between(call.forward) + seconds_between(call.backward);
+  }
+  const double optimizer = seconds_between({last, static_cast<std::uint32_t>(operator_seconds_.size())});
   problem_.passes = passes;
-  problem_.fixed_seconds = optimizer + passes * one_pass;
+  problem_.fixed_seconds = optimizer + passes * std::max(outside, 0.0);
+  problem_.to_host_rate = links_.to_host_rate;
+  problem_.to_device_rate = links_.to_device_rate;
+  problem_.copy_slowdown = links_.copy_slowdown;
+}
+
+double StepModel::seconds_between(Sketch::Call::Operators operators) const {
+  return std::accumulate(operator_seconds_.begin() + operators.begin,
+                         operator_seconds_.begin() + std::max(operators.begin, operators.end), 0.0);
 }
 
 std::vector<const Profile*> StepModel::profiles(std::span<const std::uint32_t> chosen) const {
@@ -251,6 +336,19 @@ std::vector<const Profile*> StepModel::profiles(std::span<const std::uint32_t> c
 
 std::uint64_t StepModel::peak_bytes(std::span<const std::uint32_t> chosen) const {
   return timeline_.peak(profiles(chosen));
+}
+
+std::uint64_t StepModel::host_bytes(std::span<const std::uint32_t> chosen) const {
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < regions_.size(); ++i)
+    bytes += profiles_[regions_[i].calls[0]][chosen[i]].offloaded_bytes;
+  return bytes;
+}
+
+std::vector<std::uint32_t> StepModel::without_offload(std::span<const std::uint32_t> chosen) const {
+  std::vector<std::uint32_t> kept;
+  for (std::size_t i = 0; i < regions_.size(); ++i) kept.push_back(regions_[i].kept_instead[chosen[i]]);
+  return kept;
 }
 
 std::string StepModel::place_of_peak(std::span<const std::uint32_t> chosen) const {

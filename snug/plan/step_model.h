@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "snug/base/export.h"
+#include "snug/plan/hardware.h"
 #include "snug/plan/problem.h"
 #include "snug/plan/timeline.h"
 #include "snug/trace/sketch.h"
@@ -18,16 +19,26 @@ namespace snug::plan {
 
 using Cost = std::function<double(const trace::Work&)>;  // seconds
 
+// To the host and back. Without rates nothing is offloaded.
+struct Links {
+  double to_host_rate = 0, to_device_rate = 0;
+  double copy_slowdown = 0;
+  std::uint64_t host_bytes = 0;  // that may be used
+};
+
+SNUG_API Links links_of(const Hardware& hardware);  // four fifths of its host memory
+
 class SNUG_API StepModel {
  public:
   // The sketch holds one or more passes, forward and backward, through the same regions; the step has
   // `passes`.
-  StepModel(Sketch sketch, double passes, const Cost& cost);
+  StepModel(Sketch sketch, double passes, const Cost& cost, const Links& links = {});
 
   struct Region {
     std::string name;
     std::vector<std::size_t> calls;                                 // in the sketch, one per pass
     std::shared_ptr<const std::vector<std::vector<Fate>>> choices;  // by value of the tape
+    std::vector<std::uint32_t> kept_instead;  // by choice: the one that keeps what it offloads
   };
 
   const Sketch& sketch() const { return *sketch_; }
@@ -37,6 +48,8 @@ class SNUG_API StepModel {
 
   // Moment by moment: what a step under these choices needs, to the byte.
   std::uint64_t peak_bytes(std::span<const std::uint32_t> chosen) const;
+  std::uint64_t host_bytes(std::span<const std::uint32_t> chosen) const;
+  std::vector<std::uint32_t> without_offload(std::span<const std::uint32_t> chosen) const;
   // Where that is: "the backward of layers.3".
   std::string place_of_peak(std::span<const std::uint32_t> chosen) const;
   double seconds(std::span<const std::uint32_t> chosen) const { return evaluate(problem_, chosen).seconds; }
@@ -44,8 +57,11 @@ class SNUG_API StepModel {
  private:
   void find_regions();
   void find_choices();
+  void add_offloading_choices(std::size_t region, std::vector<std::vector<Fate>>& choices);
+  std::vector<trace::ValueIndex> movable_values(std::size_t call, const std::vector<Fate>& fates) const;
   void build_problem();
   void share_seconds(double passes);
+  double seconds_between(Sketch::Call::Operators operators) const;
   std::vector<const Profile*> profiles(std::span<const std::uint32_t> chosen) const;
   std::size_t sketched_passes() const { return regions_.front().calls.size(); }
   std::vector<Profile> profiles_of(std::size_t region, const std::vector<Fate>& fates) const;
@@ -53,6 +69,7 @@ class SNUG_API StepModel {
                  std::span<const std::uint64_t> base) const;
   std::vector<double> seconds_of(const Sketch::Call& call) const;
 
+  const Links links_;
   std::unique_ptr<const Sketch> sketch_;
   Timeline timeline_;
   std::vector<double> operator_seconds_;

@@ -133,7 +133,8 @@ void Timeline::add_offloaded(std::size_t number, std::span<const std::uint32_t> 
   const Moment needed = call.nodes.front().unpacks.front();
   const Sketch::Call* next = number + 1 < sketch_.calls.size() ? &sketch_.calls[number + 1] : nullptr;
   if (next && next->forward_begin > needed) next = nullptr;  // it is of another pass
-  for (const std::uint32_t block : blocks) profile.kept.push_back({block, next ? next->forward_end : needed});
+  for (const std::uint32_t block : blocks)
+    profile.kept.push_back({block, next ? next->forward_end : needed, true});
   profile.remade.push_back({needed, static_cast<std::int64_t>(bytes)});
   if (!next || next->nodes.empty()) return;
   profile.fetched.push_back({next->nodes.front().unpacks.front(), static_cast<std::int64_t>(bytes)});

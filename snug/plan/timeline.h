@@ -28,6 +28,7 @@ struct Profile {
   struct Kept {
     std::uint32_t block;  // in Sketch::blocks
     Moment until;
+    bool leaves = false;  // then, for the host
   };
   struct Change {
     Moment at;

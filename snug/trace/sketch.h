@@ -42,7 +42,10 @@ struct Sketch {
     std::vector<Moment> ends;              // by operation: the first moment after it
     std::vector<Moment> releases;          // by entry of tape.saves: the first moment at which it is gone
     std::vector<Node> nodes;               // as tape.unpacks
-    std::uint32_t first_operator = 0;      // in Sketch::operators, when its forward began
+    struct Operators {
+      std::uint32_t begin = 0, end = 0;  // in Sketch::operators
+    };
+    Operators forward, backward;
     Moment forward_begin = 0, forward_end = 0;
     Moment backward_begin = 0, backward_end = 0;  // equal if there was none
   };

@@ -28,26 +28,24 @@ TEST(Evaluate, CountsPassesAndTheFixedTime) {
   EXPECT_EQ(outcome({.regions = {region, region}, .fixed_seconds = 0.5, .passes = 4}).seconds, 24.5);
 }
 
-TEST(Evaluate, HoldsInTheForwardWhatTheLinkHasNotSent) {
-  const auto first = share({{.offloaded_bytes = 100, .forward_seconds = 1}});
-  const auto second = share({{.forward_bytes = 3, .forward_seconds = 2, .backward_seconds = 100}});
+TEST(Evaluate, HoldsWhatTheRegionBeforeOffloadsAndNothingOfEarlierOnes) {
+  const auto first = share({{.kept_bytes = 1, .offloaded_bytes = 100}});
+  const auto second = share({{.forward_bytes = 3, .backward_bytes = 2}});
   const auto third = share({{.forward_bytes = 7}});
-  Problem problem{.regions = {first, second, third}, .to_host_rate = 20, .to_device_rate = 20};
-  EXPECT_EQ(outcome(problem).peak_bytes, 100);  // the lead: all of it is back when the second one is done
-  problem.to_host_rate = 0.75;
-  EXPECT_EQ(outcome(problem).peak_bytes,
-            99 + 7);  // 0.75 bytes sent are none; 1.5 in the second region are one
+  const Problem problem{.regions = {first, second, third}, .to_host_rate = 20, .to_device_rate = 20};
+  EXPECT_EQ(outcome(problem).peak_bytes, 1 + 100 + 3);
+  Problem last = problem;
+  last.regions = {third, first};
+  EXPECT_EQ(outcome(last).peak_bytes, 1 + 100) << "nobody lets it leave";
 }
 
-TEST(Evaluate, FetchesEarlyWhatTheLinkCannotBringInTime) {
-  const auto first = share({{.offloaded_bytes = 100}});
-  const auto second = share({{.forward_seconds = 100, .backward_seconds = 3}});
-  const auto third = share({{.backward_bytes = 50}});
-  const Problem problem{.regions = {first, second, third}, .to_host_rate = 20, .to_device_rate = 20};
-  EXPECT_EQ(outcome(problem).peak_bytes, 100);
-  Problem slow = problem;
-  slow.to_device_rate = 1;
-  EXPECT_EQ(outcome(slow).peak_bytes, 97 + 50);  // 3 bytes come during the second region
+TEST(Evaluate, TakesAsLongAsTheLinkWhereThatIsLonger) {
+  const auto first = share({{.offloaded_bytes = 100, .forward_seconds = 1, .backward_seconds = 1}});
+  const auto second = share({{.forward_seconds = 2, .backward_seconds = 10}});
+  Problem problem{.regions = {first, second}, .to_host_rate = 20, .to_device_rate = 50};
+  EXPECT_EQ(outcome(problem).seconds, (1 + 5) + (10 + 1));
+  problem.copy_slowdown = 0.25;  // beside a copy of two seconds
+  EXPECT_EQ(outcome(problem).seconds, (1 + 5) + (10 + 0.5 + 1));
 }
 
 TEST(Evaluate, RefusesWhatIsNotAnAssignment) {

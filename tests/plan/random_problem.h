@@ -25,7 +25,8 @@ class RandomProblem {
     range_ = one_of(2) ? 12 : 1000;
     offload_ = one_of(2) == 0;
     Problem problem{.fixed_seconds = 0.25 * static_cast<double>(one_of(3)),
-                    .passes = static_cast<double>(1 + one_of(3))};
+                    .passes = static_cast<double>(1 + one_of(3)),
+                    .copy_slowdown = 0.05 * static_cast<double>(one_of(2))};
     if (offload_ || one_of(2)) problem.to_host_rate = rate(), problem.to_device_rate = rate();
     if (one_of(3) == 0) problem.floor_bytes = one_of(4 * range_);
     const std::uint64_t regions = most >= kAll ? 6 : 1 + one_of(6);
