@@ -18,7 +18,7 @@ ArenaOptions arena_options(c10::Device device, std::uint64_t budget) {
 }  // namespace
 
 Store::Store(c10::Device device, const StoreOptions& options)
-    : device_(device), arena_(arena_options(device, options.budget_bytes)), link_(Link::open(device)) {
+    : arena_(arena_options(device, options.budget_bytes)), link_(Link::open(device)) {
   if (options.reserve_bytes > 0) arena_.reserve(options.reserve_bytes);
 }
 

@@ -23,12 +23,11 @@ class SNUG_API Store {
   // For whoever brings none: one per device, shared by the whole process.
   static std::shared_ptr<Store> shared(c10::Device device);
 
-  c10::Device device() const { return device_; }
+  c10::Device device() const { return link_->device(); }  // with its index
   Arena& arena() { return arena_; }
   Link& link() { return *link_; }
 
  private:
-  c10::Device device_;
   Arena arena_;
   std::shared_ptr<Link> link_;
 };

@@ -1,7 +1,6 @@
 #include "snug/memory/cuda_process_memory.h"
 
 #include <c10/core/AllocatorConfig.h>
-#include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -19,10 +18,6 @@
 namespace snug::memory {
 
 namespace {
-
-// Context, cuBLAS, cuDNN and kernels are loaded as they are first used: 0.7 GiB on an H200 after a step of a
-// Llama-like model.
-constexpr std::uint64_t kOutsideAtFirst = 922_MiB;
 
 struct Before {
   bool known = false;
@@ -50,17 +45,16 @@ void note_memory_before_context(c10::DeviceIndex device) {
 ProcessMemory cuda_process_memory(c10::DeviceIndex device) {
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
   ProcessMemory memory{.allocated_bytes = current_bytes(stats.allocated_bytes),
-                       .reserved_bytes = current_bytes(stats.reserved_bytes)};
+                       .reserved_bytes = current_bytes(stats.reserved_bytes),
+                       .retries = stats.num_alloc_retries};
   if (auto own = nvml_process_bytes(pci_bus_id(device))) {
     memory.process_bytes = *own;
     memory.source = "driver, this process";
     return memory;
   }
-  c10::cuda::CUDAGuard guard(device);
-  std::size_t free = 0, total = 0;
-  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  const CudaDevice whole = cuda_device(device);
   const Before& before = before_context().at(device);
-  const std::uint64_t used = total - free;
+  const std::uint64_t used = whole.memory_bytes - whole.free_bytes;
   memory.process_bytes = used - (before.known ? std::min(before.used, used) : 0);
   memory.source = before.known ? "driver, whole device less what was used before" : "driver, whole device";
   return memory;
@@ -69,31 +63,28 @@ ProcessMemory cuda_process_memory(c10::DeviceIndex device) {
 CudaDevice cuda_device(c10::DeviceIndex device) {
   cudaDeviceProp properties{};
   C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
-  return {properties.name, properties.totalGlobalMem};
+  c10::cuda::CUDAGuard guard(device);
+  std::size_t free = 0, total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return {properties.name, total, free};
 }
 
 bool let_cuda_segments_grow(bool grow) {
-  const bool before = c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::expandable_segments();
+  const bool before = c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments();
   if (!std::getenv("PYTORCH_ALLOC_CONF") && !std::getenv("PYTORCH_CUDA_ALLOC_CONF"))
     c10::CachingAllocator::setAllocatorSettings(grow ? "expandable_segments:True"
                                                      : "expandable_segments:False");
   return before;
 }
 
-std::uint64_t cap_cuda_memory(c10::DeviceIndex device, std::optional<std::uint64_t> budget_bytes) {
-  c10::cuda::CUDAGuard guard(device);
-  std::size_t free = 0, total = 0;
-  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-  std::uint64_t cap = total;
-  if (budget_bytes) {
-    const std::uint64_t outside = std::max(cuda_process_memory(device).outside_bytes(), kOutsideAtFirst);
-    check(outside < *budget_bytes, "the budget of ", format_bytes(*budget_bytes),
-          " is below what CUDA itself takes (", format_bytes(outside), ")");
-    cap = std::min<std::uint64_t>(*budget_bytes - outside, total);
-  }
-  c10::cuda::CUDACachingAllocator::setMemoryFraction(static_cast<double>(cap) / static_cast<double>(total),
-                                                     device);
-  return cap;
+void cap_cuda_allocator(c10::DeviceIndex device, std::optional<std::uint64_t> bytes) {
+  const auto total = static_cast<double>(cuda_device(device).memory_bytes);
+  const double fraction = bytes ? static_cast<double>(*bytes) / total : 1;
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(std::min(fraction, 1.0), device);
+}
+
+void empty_cuda_cache() {
+  c10::cuda::CUDACachingAllocator::emptyCache();
 }
 
 }  // namespace snug::memory

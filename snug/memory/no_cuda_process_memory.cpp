@@ -21,7 +21,10 @@ CudaDevice cuda_device(c10::DeviceIndex) {
 bool let_cuda_segments_grow(bool) {
   no_cuda();
 }
-std::uint64_t cap_cuda_memory(c10::DeviceIndex, std::optional<std::uint64_t>) {
+void cap_cuda_allocator(c10::DeviceIndex, std::optional<std::uint64_t>) {
+  no_cuda();
+}
+void empty_cuda_cache() {
   no_cuda();
 }
 

@@ -21,7 +21,8 @@ struct Refusal {
 
 class SNUG_API OutOfBudget final : public c10::OutOfMemoryError {
  public:
-  OutOfBudget(Refusal refusal, std::optional<std::uint64_t> budget_bytes);
+  // `note` is put behind what the limit is said to be.
+  OutOfBudget(Refusal refusal, std::optional<std::uint64_t> budget_bytes, const std::string& note = "");
 
   const char* what() const noexcept override { return text_.c_str(); }
   std::uint64_t requested_bytes() const { return refusal_.requested_bytes; }

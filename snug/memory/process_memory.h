@@ -18,6 +18,7 @@ struct ProcessMemory {
       0;  // held by torch's allocator: allocated + cached. On the CPU nothing is cached
   std::uint64_t process_bytes = 0;  // as the driver (CUDA) or the kernel (CPU: resident set) reports it
   std::string source;               // where process_bytes comes from
+  std::int64_t retries = 0;  // how often torch's allocator had to give back its cache to meet a request
 
   // Owned by no allocator: context, libraries, code.
   std::uint64_t outside_bytes() const {
@@ -35,6 +36,7 @@ SNUG_API void note_memory_before_context(c10::DeviceIndex device);
 struct CudaDevice {
   std::string name;  // as the driver has it: "NVIDIA H200"
   std::uint64_t memory_bytes = 0;
+  std::uint64_t free_bytes = 0;  // for all processes
 };
 SNUG_API CudaDevice cuda_device(c10::DeviceIndex device);
 
@@ -43,9 +45,8 @@ SNUG_API CudaDevice cuda_device(c10::DeviceIndex device);
 // stands. Returns what was before.
 SNUG_API bool let_cuda_segments_grow(bool grow);
 
-// Caps torch's allocator so that allocator and outside together stay below `budget_bytes`; returns the cap.
-// At least 0.9 GiB is left for the outside, which grows as libraries load. Throws Error if the budget is
-// below that. Without a budget the allocator may take the whole device, as it does at first.
-SNUG_API std::uint64_t cap_cuda_memory(c10::DeviceIndex device, std::optional<std::uint64_t> budget_bytes);
+// The most that torch's allocator may hold; nothing: the whole device, as at first. See device_budget.h.
+SNUG_API void cap_cuda_allocator(c10::DeviceIndex device, std::optional<std::uint64_t> bytes);
+SNUG_API void empty_cuda_cache();
 
 }  // namespace snug::memory

@@ -1,0 +1,99 @@
+#include "snug/memory/device_budget.h"
+
+#include <algorithm>
+
+#include "snug/base/error.h"
+
+namespace snug::memory {
+
+namespace {
+
+constexpr std::uint64_t kWorthSaying = 64_MiB;
+
+c10::DeviceIndex index(c10::Device device) {
+  return std::max<c10::DeviceIndex>(device.index(), 0);
+}
+
+std::uint64_t below(std::uint64_t a, std::uint64_t b) {
+  return a > b ? a - b : 0;
+}
+
+}  // namespace
+
+DeviceBudget::DeviceBudget(c10::Device device, std::optional<std::uint64_t> budget_bytes,
+                           std::uint64_t outside_bytes)
+    : device_(device), budget_(budget_bytes), outside_bytes_(outside_bytes) {
+  if (!device_.is_cuda()) return;
+  outside_bytes_ = std::max(outside_bytes_, process_memory(device_).outside_bytes());
+  cap();
+}
+
+DeviceBudget::~DeviceBudget() {
+  if (!device_.is_cuda()) return;
+  try {
+    cap_cuda_allocator(index(device_), std::nullopt);
+  } catch (const std::exception&) {  // the device failed, and whoever uses it next will say so
+  }
+}
+
+void DeviceBudget::cap() {
+  if (budget_)
+    check(outside_bytes_ < *budget_, "the budget of ", format_bytes(*budget_),
+          " is below what CUDA itself takes (", format_bytes(outside_bytes_), ")");
+  cap_cuda_allocator(index(device_), budget_ ? std::optional(*budget_ - outside_bytes_) : std::nullopt);
+}
+
+void DeviceBudget::require(std::uint64_t process_bytes) const {
+  if (!device_.is_cuda()) return;
+  const CudaDevice device = cuda_device(index(device_));
+  const std::uint64_t there = device.free_bytes + process_memory(device_).process_bytes;
+  if (process_bytes <= there) return;
+  throw RunError(concat("this step needs ", format_bytes(process_bytes), " of ", device.name, ", where ",
+                        format_bytes(there), " of ", format_bytes(device.memory_bytes), " are left",
+                        what_others_hold(device_), ": give a --budget of at most ", format_bytes(there),
+                        ", or another --device"));
+}
+
+std::string DeviceBudget::recheck() {
+  if (!device_.is_cuda() || !budget_) return "";
+  const ProcessMemory memory = process_memory(device_);
+  const std::string outside = check_outside(memory);
+  return outside.empty() ? check_others(memory) : outside;
+}
+
+std::string DeviceBudget::check_outside(const ProcessMemory& memory) {
+  const std::uint64_t outside = memory.outside_bytes();
+  if (outside <= outside_bytes_) return "";
+  const std::uint64_t more = outside - outside_bytes_;
+  outside_bytes_ = outside;
+  cap();
+  if (memory.process_bytes <= *budget_) return "";
+  empty_cuda_cache();
+  return concat("the process holds ", format_bytes(memory.process_bytes), " of a budget of ",
+                format_bytes(*budget_), ": beside torch's allocator ", format_bytes(outside), ", ",
+                format_bytes(more), " more than was reckoned with (", memory.source,
+                "). The allocator's cache was emptied, and from now on it gets that much less");
+}
+
+std::string DeviceBudget::check_others(const ProcessMemory& memory) {
+  const std::uint64_t allowed = below(*budget_, memory.process_bytes);
+  const std::uint64_t free = cuda_device(index(device_)).free_bytes;
+  const std::uint64_t missing = below(allowed, free);
+  if (missing < said_missing_ + kWorthSaying) return "";
+  said_missing_ = missing;
+  return concat(format_bytes(free), " of the device are free", what_others_hold(device_), ": ",
+                format_bytes(missing), " of the ", format_bytes(allowed),
+                " that the budget still allows are gone");
+}
+
+std::string what_others_hold(c10::Device device) {
+  if (!device.is_cuda()) return "";
+  const CudaDevice memory = cuda_device(index(device));
+  const std::uint64_t used = below(memory.memory_bytes, memory.free_bytes);
+  const std::uint64_t others = below(used, process_memory(device).process_bytes);
+  if (others < kWorthSaying) return "";
+  return concat("; other processes hold ", format_bytes(others), " of its ",
+                format_bytes(memory.memory_bytes));
+}
+
+}  // namespace snug::memory
