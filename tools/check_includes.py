@@ -16,7 +16,7 @@ ALLOWED = {
     "memory": "base trace report hooks",
     "host": "base",
     "tape": "base trace hooks host",
-    "ops": "base",
+    "ops": "base hooks",
     "precision": "base",
     "io": "base",
     "capture": "base trace hooks memory tape",

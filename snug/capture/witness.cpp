@@ -3,10 +3,14 @@
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <iterator>
 #include <string>
+#include <string_view>
 
 #include "snug/base/error.h"
 #include "snug/hooks/region.h"
+#include "snug/hooks/meta_target.h"
 
 namespace snug::capture {
 
@@ -14,6 +18,12 @@ namespace {
 
 bool says_meta(const std::string& text) {
   return text.find("Meta") != std::string::npos || text.find("meta tensor") != std::string::npos;
+}
+
+bool is_product(std::string_view name) {
+  static constexpr std::string_view kProducts[] = {"aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm",
+                                                   "aten::baddbmm"};
+  return std::ranges::find(kProducts, name) != std::end(kProducts);
 }
 
 void refuse_autocast() {
@@ -30,6 +40,7 @@ void Witness::on_operator(hooks::OperatorCall& call) {
   refuse_autocast();
   try {
     call.proceed();
+    if (is_product(call.op.operator_name().name)) hooks::after_product_on_meta();
   } catch (const c10::Error& error) {
     if (!says_meta(error.what_without_backtrace())) throw;
     const std::string region = hooks::region_name(hooks::current_region());

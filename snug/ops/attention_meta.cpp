@@ -1,7 +1,8 @@
 // Attention on Meta: sizes, strides and every allocation of the CPU kernels, scratch included, in their
 // order, so that a step captured on Meta takes the bytes that the CPU would take. Block sizes and scratch as
-// in torch 2.11, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp. Not modelled: packing of 16-bit operands,
-// whose buffers do not come from the allocator, and what oneDNN takes inside a 16-bit matrix product.
+// in torch 2.11, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp. Where Meta stands for CUDA, what cuDNN's
+// kernels take. Not modelled: packing of 16-bit operands, whose buffers do not come from the allocator, and
+// what oneDNN takes inside a 16-bit matrix product.
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -11,6 +12,7 @@
 #include <tuple>
 
 #include "snug/ops/attention_blockwise.h"
+#include "snug/hooks/meta_target.h"
 
 namespace snug::ops {
 namespace {
@@ -44,6 +46,7 @@ std::tuple<at::Tensor, at::Tensor> attention_meta(const at::Tensor& query, const
 
   at::Tensor out = empty_by_token(query);
   at::Tensor lse = at::empty({query.size(0), query.size(2), query.size(1)}, accumulate).transpose(1, 2);
+  if (hooks::meta_stands_for_cuda()) return {out, lse};
   at::Tensor scores = scratch(queries * (keys + 2 + query.size(3)), accumulate);
   at::Tensor reduced_scores =
       scratch(at::isReducedFloatingType(query.scalar_type()) ? queries * keys : 0, query.options());
@@ -62,6 +65,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_meta(
   at::Tensor grad_query = empty_by_token(query);
   at::Tensor grad_key = empty_by_token(key);
   at::Tensor grad_value = empty_by_token(value);
+  if (hooks::meta_stands_for_cuda()) {
+    // cuDNN's: the query's gradient in fp32, a number per query, and where queries share keys, the gradients
+    // of keys and values for each of them. As measured at multiples of 128 tokens.
+    constexpr std::int64_t kAndSome = 128;
+    const bool shared = query.size(1) != key.size(1);
+    at::empty({query.numel() + lse.numel() + (shared ? query.numel() : 0) + kAndSome}, accumulate);
+    return {grad_query, grad_key, grad_value};
+  }
   at::Tensor grad_out_by_token = grad_out.transpose(1, 2).contiguous();
   at::Tensor scores = scratch(2 * queries * keys, accumulate);
   at::Tensor reduced_scores =

@@ -15,6 +15,7 @@
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/ops/linear_cross_entropy_pieces.h"
+#include "snug/hooks/meta_target.h"
 #include "snug/ops/operator.h"
 
 namespace snug::ops {
@@ -92,6 +93,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> by_aten(const at::Tensor& hidden,
                                                        std::int64_t ignore_index, std::int64_t rows_at_a_time,
                                                        bool hidden_grad, bool weight_grad) {
   check_targets(targets, weight.size(0), ignore_index);
+  if (hidden.is_meta() && hooks::meta_stands_for_cuda())  // whose kernel works where the logits are
+    return in_pieces(
+        hidden, weight, targets, rows_at_a_time, at::kFloat, hidden_grad, weight_grad,
+        [](at::Tensor&& logits, const at::Tensor&, const at::Tensor&) { return std::move(logits); });
   const at::ScalarType sums = at::toOpMathType(hidden.scalar_type());
   return in_pieces(hidden, weight, targets, rows_at_a_time, sums, hidden_grad, weight_grad,
                    [&](at::Tensor&& given, const at::Tensor& wanted, const at::Tensor& losses) {

@@ -11,6 +11,7 @@
 
 #include "snug/base/error.h"
 #include "snug/ops/gradient_buffer.h"
+#include "snug/hooks/meta_target.h"
 #include "snug/ops/operator.h"
 
 namespace snug::ops {
@@ -92,12 +93,14 @@ std::vector<at::Tensor> project_rows(const at::Tensor& x, at::TensorList weights
     std::vector<std::int64_t> sizes = x.sizes().vec();
     sizes.back() = weight.size(0);
     results.push_back(at::mm(rows, weight.t()).view(sizes));
+    if (x.is_meta()) hooks::after_product_on_meta();
   }
   return results;
 }
 
 at::Tensor add_products(at::TensorList grads, at::TensorList weights) {
   at::Tensor sum = at::mm(grads[0], weights[0]);
+  if (sum.is_meta()) hooks::after_product_on_meta();
   for (std::size_t i = 1; i < grads.size(); ++i) sum.addmm_(grads[i], weights[i]);
   return sum;
 }

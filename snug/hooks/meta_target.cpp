@@ -1,0 +1,50 @@
+#include "snug/hooks/meta_target.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <utility>
+
+#include "snug/base/bytes.h"
+
+namespace snug::hooks {
+
+namespace {
+
+constexpr std::int64_t kCublasWorkspace = 32_MiB;  // torch 2.11's on Hopper
+
+thread_local MetaTargetScope* current = nullptr;
+thread_local bool for_cuda = false;
+
+}  // namespace
+
+bool meta_stands_for_cuda() noexcept {
+  return for_cuda;
+}
+
+void after_product_on_meta() {
+  if (for_cuda) current->take_workspace(/*of_backward=*/torch::autograd::get_current_graph_task_id() >= 0);
+}
+
+MetaTargetScope::MetaTargetScope(c10::DeviceType target)
+    : target_(target), before_(std::exchange(current, this)) {
+  for_cuda = target_ == c10::kCUDA;
+}
+
+MetaTargetScope::~MetaTargetScope() {
+  current = before_;
+  for_cuda = current && current->target_ == c10::kCUDA;
+}
+
+void MetaTargetScope::take_workspaces() {
+  if (target_ != c10::kCUDA) return;
+  for (const bool of_backward : {false, true}) take_workspace(of_backward);
+}
+
+void MetaTargetScope::take_workspace(bool of_backward) {
+  at::Tensor& workspace = workspaces_[of_backward];
+  if (!workspace.defined())
+    workspace = at::empty({kCublasWorkspace}, at::TensorOptions(at::kByte).device(c10::kMeta));
+}
+
+}  // namespace snug::hooks

@@ -1,0 +1,108 @@
+// What operators take on a GPU beside their arguments and results, against what they take on Meta where that
+// stands for one. Skips loudly where there is no GPU.
+#include <ATen/Functions.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <torch/cuda.h>
+
+#include <functional>
+#include <string>
+
+#include "snug/base/bytes.h"
+#include "snug/memory/tracker.h"
+#include "snug/ops/attention.h"
+#include "snug/ops/embedding.h"
+#include "snug/ops/linear_cross_entropy.h"
+#include "snug/hooks/meta_target.h"
+#include "snug/ops/rms_norm.h"
+#include "snug/ops/swiglu.h"
+
+namespace snug::ops {
+namespace {
+
+using Step = std::function<void(c10::Device)>;
+
+std::uint64_t peak_on(c10::Device device, const Step& run) {
+  const hooks::MetaTargetScope target(c10::kCUDA);
+  memory::Tracker tracker({.device = device});
+  run(device);
+  return tracker.peak_bytes();
+}
+
+// The allocator rounds each of a handful of blocks up to 512 bytes.
+constexpr double kRounding = 16 * 1024;
+
+class MetaTargetCuda : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: what operators take there was not compared";
+  }
+
+  void expect_same(const std::string& what, const Step& run) {
+    const c10::Device gpu(c10::kCUDA, 0);
+    run(gpu);  // libraries take their own
+    const std::uint64_t measured = peak_on(gpu, run), predicted = peak_on(c10::kMeta, run);
+    EXPECT_NEAR(static_cast<double>(measured), static_cast<double>(predicted), kRounding)
+        << what << ": " << format_bytes(measured) << " on the GPU, " << format_bytes(predicted) << " on Meta";
+  }
+};
+
+at::Tensor bf16(at::IntArrayRef sizes, c10::Device device) {
+  return at::empty(sizes, at::TensorOptions(device).dtype(at::kBFloat16));
+}
+
+TEST_F(MetaTargetCuda, AttentionTakesItsWorkspace) {
+  struct Shape {
+    std::int64_t batch, tokens, heads, kv_heads, head_dim;
+  };
+  for (const Shape& shape :
+       {Shape{1, 4096, 16, 16, 128}, Shape{8, 4096, 16, 16, 128}, Shape{1, 32768, 16, 16, 128},
+        Shape{8, 4096, 32, 8, 128}, Shape{4, 1000, 16, 16, 64}, Shape{2, 777, 8, 2, 64}}) {
+    const auto heads = [&](c10::Device device, std::int64_t count) {
+      return bf16({shape.batch, shape.tokens, count, shape.head_dim}, device).transpose(1, 2);
+    };
+    expect_same(fmt::format("{} x {} tokens, {} heads of {}, {} of keys", shape.batch, shape.tokens,
+                            shape.heads, shape.head_dim, shape.kv_heads),
+                [&](c10::Device device) {
+                  const at::Tensor query = heads(device, shape.heads), key = heads(device, shape.kv_heads),
+                                   value = heads(device, shape.kv_heads), grad = heads(device, shape.heads);
+                  constexpr auto kBackend = AttentionBackend::Default;
+                  const auto [out, lse] = attention_with_lse(query, key, value, true, 0.1, kBackend);
+                  attention_backward(grad, query, key, value, out, lse, true, 0.1, kBackend);
+                });
+  }
+}
+
+TEST_F(MetaTargetCuda, NormsTakeTheirPartialSums) {
+  for (const std::int64_t rows : {100, 4096, 32768})
+    for (const std::int64_t width : {1024, 2048, 4096})
+      expect_same(fmt::format("{} rows of {}", rows, width), [&](c10::Device device) {
+        const at::Tensor x = bf16({rows, width}, device), weight = bf16({width}, device);
+        const auto [out, rstd] = rms_norm_with_rstd(x, weight, 1e-5);
+        rms_norm_backward(out, {}, x, weight, rstd);
+      });
+}
+
+TEST_F(MetaTargetCuda, TheLossHeadTakesOnePieceOfLogits) {
+  for (const std::int64_t rows : {4096, 32768})
+    for (const std::int64_t vocabulary : {32768, 50304})
+      expect_same(fmt::format("{} rows, {} words", rows, vocabulary), [&](c10::Device device) {
+        const at::Tensor hidden = bf16({rows, 1024}, device), weight = bf16({vocabulary, 1024}, device);
+        const at::Tensor targets = at::zeros({rows}, at::TensorOptions(device).dtype(at::kLong));
+        const std::int64_t at_a_time = rows / usual_pieces(rows, vocabulary, at::kBFloat16);
+        linear_cross_entropy_with_grads(hidden, weight, targets, 1.0, -100, at_a_time, true, true);
+      });
+}
+
+TEST_F(MetaTargetCuda, EmbeddingsTakeWhatTheySort) {
+  for (const std::int64_t rows : {4096, 32768})
+    expect_same(fmt::format("{} rows", rows), [&](c10::Device device) {
+      const at::Tensor weight = bf16({32768, 1024}, device);
+      const at::Tensor tokens = at::zeros({rows}, at::TensorOptions(device).dtype(at::kLong));
+      const at::Tensor out = ops::embedding(weight, tokens);
+      ops::embedding_backward(out, tokens, weight.size(0));
+    });
+}
+
+}  // namespace
+}  // namespace snug::ops
