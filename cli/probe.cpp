@@ -17,6 +17,7 @@
 #include "snug/models/presets.h"
 #include "snug/session/hardware_of.h"
 #include "snug/session/probe.h"
+#include "snug/train/probe_operators.h"
 
 namespace snug::cli {
 namespace {
@@ -95,7 +96,11 @@ std::string table(const plan::Hardware& hardware, const std::string& model) {
   if (hardware.is_gpu)
     text += size_row("GPU memory", hardware.memory_bytes,
                      format_bytes(hardware.outside_bytes) + " of it for context and libraries");
-  return text + size_row("host memory", hardware.host_bytes);
+  text += size_row("host memory", hardware.host_bytes);
+  if (!hardware.operators.empty())
+    text += line(fmt::format("  {:<18} {:>9} {:<15} timed in steps of {}", "operators",
+                             hardware.operators.size(), "kinds and sizes", model));
+  return text;
 }
 
 void run(const Flags& flags) {
@@ -106,7 +111,9 @@ void run(const Flags& flags) {
   options.device = device;
   if (!flags.no_disk) options.disk_folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
   options.say = [](const std::string& what) { std::fputs(("probe: " + what + "\n").c_str(), stderr); };
-  const plan::Hardware hardware = session::probe(options);
+  plan::Hardware hardware = session::probe(options);
+  if (device.is_cuda())
+    hardware.operators = train::probe_operators(models::load_config(flags.model), device, options.say);
   plan::save_hardware(hardware, file);
   if (flags.json) return print_json(plan::to_json(hardware));
   print(table(hardware, flags.model));

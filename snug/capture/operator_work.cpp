@@ -73,6 +73,27 @@ double loss_flops(Entries arguments) {
          static_cast<double>(weight.numel());
 }
 
+// Results that are views, or memory that nobody wrote.
+bool moves_nothing(const c10::FunctionSchema& schema) {
+  if (schema.name().find("empty") != std::string::npos) return true;
+  return !schema.returns().empty() && std::ranges::all_of(schema.returns(), [](const c10::Argument& result) {
+    return result.alias_info() && !result.alias_info()->isWrite();
+  });
+}
+
+// What is written and not returned, which would count it.
+double silently_written_bytes(const c10::FunctionSchema& schema, Entries arguments) {
+  double bytes = 0;
+  if (!schema.returns().empty()) return bytes;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const auto* alias = schema.arguments()[i].alias_info();
+    if (!alias || !alias->isWrite()) continue;
+    each_tensor(arguments.slice(i, 1),
+                [&](const at::Tensor& tensor) { bytes += static_cast<double>(tensor.nbytes()); });
+  }
+  return bytes;
+}
+
 bool is_any(std::string_view name, std::initializer_list<std::string_view> names) {
   return std::ranges::find(names, name) != names.end();
 }
@@ -80,8 +101,12 @@ bool is_any(std::string_view name, std::initializer_list<std::string_view> names
 }  // namespace
 
 OperatorWork::OperatorWork(const c10::OperatorHandle& op, const torch::jit::Stack& stack)
-    : work_{.name = op.operator_name().name}, below_(stack.size() - op.schema().arguments().size()) {
+    : work_{.name = op.operator_name().name},
+      below_(stack.size() - op.schema().arguments().size()),
+      moves_nothing_(moves_nothing(op.schema())) {
+  if (moves_nothing_) return;
   const Entries arguments = Entries(stack).slice(below_);
+  work_.bytes = silently_written_bytes(op.schema(), arguments);
   each_tensor(arguments, [&](const at::Tensor& tensor) {
     work_.bytes += static_cast<double>(tensor.nbytes());
     work_.low_precision |= is_half(tensor);
@@ -106,6 +131,7 @@ OperatorWork::OperatorWork(const c10::OperatorHandle& op, const torch::jit::Stac
 }
 
 trace::Work OperatorWork::finish(const torch::jit::Stack& stack) {
+  if (moves_nothing_) return std::move(work_);
   each_tensor(Entries(stack).slice(below_), [&](const at::Tensor& tensor) {
     work_.bytes += static_cast<double>(tensor.nbytes());
     work_.flops += flops_per_result_ * static_cast<double>(tensor.numel());

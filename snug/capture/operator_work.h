@@ -16,7 +16,8 @@ class OperatorWork {
 
  private:
   trace::Work work_;
-  std::size_t below_;            // entries of the stack that are not the operator's
+  std::size_t below_;  // entries of the stack that are not the operator's
+  bool moves_nothing_;
   double flops_per_result_ = 0;  // element
 };
 

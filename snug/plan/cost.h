@@ -21,14 +21,16 @@ namespace snug::plan {
 
 using trace::Work;
 
-// The roofline: whichever of arithmetic and memory takes longer, plus the operator's fixed cost.
+// The roofline: whichever of arithmetic and memory takes longer, and what every operator costs. On a GPU the
+// host asks for the next operator while one runs; only what is smaller than asking costs as much as that.
 SNUG_API double seconds(const Work& work, const Hardware& hardware);
 
 // Answers with the first that there is: the mean measured for the same name, flops and bytes; seconds() times
-// the median of measured / seconds() over the operators of that name; the same over all operators; seconds().
+// measured / seconds() of the operator of that name whose work is nearest; seconds() times the median of that
+// over all operators; seconds(). Knows what the hardware's file has from the start.
 class SNUG_API MeasuredCosts {
  public:
-  explicit MeasuredCosts(Hardware hardware) : hardware_(std::move(hardware)) {}
+  explicit MeasuredCosts(Hardware hardware);
 
   void add(const Work& work, double measured_seconds);  // ignored unless finite and above 0
   double operator()(const Work& work) const;
@@ -50,13 +52,10 @@ class SNUG_API MeasuredCosts {
     double value = 0;
     std::size_t count = 0;
   };
-  struct Operator {
-    std::map<std::pair<double, double>, Mean> measured;  // by flops and bytes
-    Median ratios;
-  };
+  using Amounts = std::pair<double, double>;  // flops and bytes
 
   Hardware hardware_;
-  std::map<std::string, Operator> operators_;
+  std::map<std::string, std::map<Amounts, Mean>> operators_;
   Median ratios_;
   std::size_t size_ = 0;
 };

@@ -51,6 +51,18 @@ void check_not_negative(double value, const char* key, const std::string& where)
   check(std::isfinite(value) && value >= 0, where, ": ", key, " must be finite and at least 0, got ", value);
 }
 
+MeasuredOperator operator_from_json(Json object, const std::string& where) {
+  const JsonReader json(std::move(object), where);
+  MeasuredOperator measured{.work = {.name = json.required<std::string>("name"),
+                                     .flops = json.required<double>("flops"),
+                                     .bytes = json.required<double>("bytes"),
+                                     .low_precision = json.required<bool>("low_precision"),
+                                     .is_attention = json.required<bool>("is_attention")},
+                            .seconds = json.required<double>("seconds")};
+  json.refuse_unread();
+  return measured;
+}
+
 // A default would pass for a measurement, and a probe takes seconds.
 void check_complete(const Json& object, const std::string& where) {
   if (!object.is_object()) return;  // the reader's to refuse
@@ -98,6 +110,14 @@ Json to_json(const Hardware& hardware) {
   for (const Rate& rate : kRates) json[rate.key] = hardware.*rate.field;
   for (const Rate& link : kLinks) json[link.key] = hardware.*link.field;
   for (const Rate& rate : kMayBeZero) json[rate.key] = hardware.*rate.field;
+  json["operators"] = Json::array();
+  for (const auto& [work, seconds] : hardware.operators)
+    json["operators"].push_back({{"name", work.name},
+                                 {"flops", work.flops},
+                                 {"bytes", work.bytes},
+                                 {"low_precision", work.low_precision},
+                                 {"is_attention", work.is_attention},
+                                 {"seconds", seconds}});
   return json;
 }
 
@@ -114,6 +134,10 @@ Hardware from_json(Json object, const std::string& where) {
   for (const Rate& rate : kRates) hardware.*rate.field = json.required<double>(rate.key);
   for (const Rate& link : kLinks) hardware.*link.field = json.required<double>(link.key);
   for (const Rate& rate : kMayBeZero) hardware.*rate.field = json.required<double>(rate.key);
+  const Json operators = json.required<Json>("operators");
+  check(operators.is_array(), where, ": \"operators\" must be a list, got ", operators.dump());
+  for (const Json& entry : operators)
+    hardware.operators.push_back(operator_from_json(entry, where + ": operators"));
   json.refuse_unread();
   validate(hardware, where);
   return hardware;
@@ -131,6 +155,12 @@ void validate(const Hardware& hardware, const std::string& where) {
     check_link(hardware.*link.field, link.key, where);
   }
   for (const Rate& rate : kMayBeZero) check_not_negative(hardware.*rate.field, rate.key, where);
+  for (const auto& [work, seconds] : hardware.operators) {
+    const std::string here = concat(where, ": operators: ", work.name);
+    check_not_negative(work.flops, "flops", here);
+    check_not_negative(work.bytes, "bytes", here);
+    check_positive(seconds, "seconds", here);
+  }
 }
 
 }  // namespace snug::plan

@@ -14,8 +14,17 @@
 #include "snug/base/bytes.h"
 #include "snug/base/export.h"
 #include "snug/base/json.h"
+#include "snug/trace/work.h"
 
 namespace snug::plan {
+
+// One that was timed in a step.
+struct MeasuredOperator {
+  trace::Work work;
+  double seconds = 0;
+
+  bool operator==(const MeasuredOperator&) const = default;
+};
 
 // Rates are per second, and what programs reach at a model's shapes, not the peaks of data sheets.
 struct Hardware {
@@ -36,13 +45,10 @@ struct Hardware {
   double operation_seconds = 0;  // of every operator, however small
   double adam_rate = 0;          // parameters of an AdamW step in fp32 on the host, all its cores at work
   double disk_rate = 0;          // bytes written in sequence, then read again; 0: not measured
+  std::vector<MeasuredOperator> operators;  // of steps at a model's shapes; see MeasuredCosts
 
   bool operator==(const Hardware&) const = default;
 };
-
-// What memory::cap_cuda_memory() leaves at least, as libraries load during the first steps: no plan may count
-// on less, even where less was measured.
-inline constexpr std::uint64_t kLeastOutside = 922_MiB;
 
 // A preset's name goes before a file of that name; write ./h200 for the file. Throws Error for what is
 // neither, and for a file that from_json() refuses.

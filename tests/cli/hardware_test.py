@@ -6,7 +6,7 @@ from command import STEP, CommandTest
 HARDWARE = {"name": "mine", "is_gpu": False, "is_estimate": True, "memory_bytes": 2**33, "outside_bytes": 0,
             "host_bytes": 2**33, "matmul_flops_fp32": 1e11, "matmul_flops_bf16": 1e11, "attention_flops": 1e11,
             "memory_rate": 1e10, "adam_rate": 1e9, "to_host_rate": 0.0, "to_device_rate": 0.0, "both_ways_rate": 0.0,
-            "copy_slowdown": 0.0, "operation_seconds": 1e-6, "disk_rate": 0.0}
+            "copy_slowdown": 0.0, "operation_seconds": 1e-6, "disk_rate": 0.0, "operators": []}
 PLAN = ("plan", *STEP, "--hardware", "hardware.json")
 
 

@@ -14,7 +14,6 @@ namespace {
 // Round rates, so that expected times can be written down.
 Hardware machine() {
   return {.name = "round",
-          .is_gpu = true,
           .memory_bytes = 1000,
           .matmul_flops_fp32 = 100,
           .matmul_flops_bf16 = 1000,
@@ -34,6 +33,14 @@ TEST(Seconds, TakesTheLongerOfArithmeticAndMemory) {
   EXPECT_EQ(seconds(work("mm", 400, 80), machine()), 8.5);
   EXPECT_EQ(seconds(work("add", 0, 20), machine()), 2.5);
   EXPECT_EQ(seconds(work("view", 0, 0), machine()), 0.5);
+}
+
+TEST(Seconds, OfAGpuAreAtLeastWhatAskingForItTakes) {
+  Hardware gpu = machine();
+  gpu.is_gpu = true;
+  EXPECT_NEAR(seconds(work("mm", 400, 10), gpu), 4, 1e-5);
+  EXPECT_EQ(seconds(work("add", 0, 2), gpu), 0.5);
+  EXPECT_EQ(seconds(work("view", 0, 0), gpu), 0) << "nothing is launched";
 }
 
 TEST(Seconds, ChoosesTheRateByKindAndPrecision) {
@@ -88,15 +95,30 @@ TEST(MeasuredCosts, GiveTheMeanOfTheSameWork) {
   EXPECT_DOUBLE_EQ(costs(work("mm", 400, 10)), 5);
 }
 
-TEST(MeasuredCosts, ScaleTheModelByTheMedianOfTheSameName) {
+TEST(MeasuredCosts, ScaleTheModelAsTheNearestOfTheSameName) {
   MeasuredCosts costs(machine());
-  costs.add(work("mm", 50, 0), 2);      // the model says 1
-  costs.add(work("mm", 150, 0), 6);     // 2
-  costs.add(work("mm", 350, 0), 4000);  // 4: an outlier that a mean would follow
-  costs.add(work("add", 0, 5), 7);      // 1
+  costs.add(work("mm", 50, 0), 2);    // the model says 1
+  costs.add(work("mm", 350, 0), 12);  // 4
+  costs.add(work("add", 0, 5), 7);    // 1
   EXPECT_DOUBLE_EQ(costs(work("mm", 750, 0)), 8 * 3);
-  EXPECT_DOUBLE_EQ(costs(work("mm", 50, 1)), 1 * 3);  // other bytes, so other work
+  EXPECT_DOUBLE_EQ(costs(work("mm", 50, 1)), 1 * 2);  // other bytes, so other work
   EXPECT_DOUBLE_EQ(costs(work("add", 0, 15)), 2 * 7);
+}
+
+TEST(MeasuredCosts, BeginWithWhatTheHardwareFileHas) {
+  Hardware hardware = machine();
+  hardware.operators = {{work("mm", 50, 0), 2}, {work("add", 0, 5), 7}};
+  const MeasuredCosts costs(hardware);
+  EXPECT_EQ(costs.size(), 2u);
+  EXPECT_EQ(costs(work("mm", 50, 0)), 2);
+}
+
+TEST(MeasuredCosts, OfAGpuTakeNothingForAView) {
+  Hardware gpu = machine();
+  gpu.is_gpu = true;
+  MeasuredCosts costs(gpu);
+  costs.add(work("view", 0, 0), 2);
+  EXPECT_EQ(costs(work("view", 0, 0)), 0);
 }
 
 TEST(MeasuredCosts, ScaleUnknownNamesByTheMedianOfAll) {
@@ -112,9 +134,9 @@ TEST(MeasuredCosts, FindTheMedianInAnyOrder) {
   for (const int step : {1, 37, 64, 100}) {  // 101 is prime: each visits every number once
     MeasuredCosts costs(machine());
     for (int i = 0; i < 101; ++i) costs.add(work("mm", 50, 0), 1 + i * step % 101);
-    EXPECT_DOUBLE_EQ(costs(work("mm", 150, 0)), 2 * 51) << step;
+    EXPECT_DOUBLE_EQ(costs(work("other", 150, 0)), 2 * 51) << step;
     costs.add(work("mm", 50, 0), 1000);
-    EXPECT_DOUBLE_EQ(costs(work("mm", 150, 0)), 2 * 51.5) << step;
+    EXPECT_DOUBLE_EQ(costs(work("other", 150, 0)), 2 * 51.5) << step;
   }
 }
 

@@ -40,23 +40,26 @@ std::string refusal(const std::string& key, Json value, const char* name = "h200
 
 // Numbers whose shortest decimal form is long, and the largest size that JSON integers of ours hold.
 Hardware uneven() {
-  return {.name = "caf\u00e9 \"1\"\n",
-          .is_gpu = true,
-          .is_estimate = false,
-          .memory_bytes = std::numeric_limits<std::int64_t>::max(),
-          .outside_bytes = 1,
-          .host_bytes = 3,
-          .matmul_flops_fp32 = 1e13 / 3,
-          .matmul_flops_bf16 = std::nextafter(7e14, 8e14),
-          .attention_flops = 0.1 + 0.2,
-          .memory_rate = std::numeric_limits<double>::max(),
-          .to_host_rate = std::numeric_limits<double>::denorm_min(),
-          .to_device_rate = 5.5e10,
-          .both_ways_rate = 1e11 / 7,
-          .copy_slowdown = 0.1 + 0.2,
-          .operation_seconds = 1.0 / 7e6,
-          .adam_rate = 1e9 / 3,
-          .disk_rate = 1e9 / 7};
+  return {
+      .name = "caf\u00e9 \"1\"\n",
+      .is_gpu = true,
+      .is_estimate = false,
+      .memory_bytes = std::numeric_limits<std::int64_t>::max(),
+      .outside_bytes = 1,
+      .host_bytes = 3,
+      .matmul_flops_fp32 = 1e13 / 3,
+      .matmul_flops_bf16 = std::nextafter(7e14, 8e14),
+      .attention_flops = 0.1 + 0.2,
+      .memory_rate = std::numeric_limits<double>::max(),
+      .to_host_rate = std::numeric_limits<double>::denorm_min(),
+      .to_device_rate = 5.5e10,
+      .both_ways_rate = 1e11 / 7,
+      .copy_slowdown = 0.1 + 0.2,
+      .operation_seconds = 1.0 / 7e6,
+      .adam_rate = 1e9 / 3,
+      .disk_rate = 1e9 / 7,
+      .operators = {{{.name = "aten::mm", .flops = 1e12 / 3, .bytes = 12, .low_precision = true}, 1e-3 / 7},
+                    {{.name = "attention", .flops = 2, .is_attention = true}, 1}}};
 }
 
 TEST(Hardware, AGpuIsKnownByItsNameAndMemory) {
@@ -93,11 +96,11 @@ TEST(Hardware, OnlyAGpuHasLinksAndAnOutside) {
 TEST(Hardware, TheH200IsWhatWasMeasured) {
   const Hardware h200 = preset("h200");
   EXPECT_NEAR(h200.matmul_flops_bf16, 725e12, 5e12);
-  EXPECT_NEAR(h200.attention_flops, 280e12, 5e12);
+  EXPECT_NEAR(h200.attention_flops, 530e12, 5e12);
   EXPECT_NEAR(h200.memory_rate, 4.2e12, 1e9);
   EXPECT_EQ(h200.to_host_rate, 55e9);
-  EXPECT_NEAR(h200.both_ways_rate, 95e9, 1);
-  EXPECT_EQ(h200.copy_slowdown, 0.03);
+  EXPECT_NEAR(h200.both_ways_rate, 101e9, 1);
+  EXPECT_EQ(h200.copy_slowdown, 0.07);
   EXPECT_EQ(h200.adam_rate, 3.6e9);
   EXPECT_EQ(h200.disk_rate, 1.4e9);
   EXPECT_EQ(h200.host_bytes, 125_GiB);
@@ -256,12 +259,17 @@ TEST(Hardware, LetsSomeBeZeroButNotLess) {
   }
 }
 
-TEST(Hardware, PlansNeverCountOnLessOutsideThanTheCapLeaves) {
-  Hardware measured = preset("h200");
-  measured.outside_bytes = 700_MiB;
-  EXPECT_EQ(overhead_of(measured).outside_bytes, kLeastOutside);
-  measured.outside_bytes = 1_GiB;
-  EXPECT_EQ(overhead_of(measured).outside_bytes, 1_GiB);
+TEST(Hardware, RefusesOperatorsThatCannotBe) {
+  const auto with = [](const char* key, Json value) {
+    Json entry = to_json(uneven())["operators"][0];
+    entry[key] = std::move(value);
+    return refusal("operators", Json::array({entry}));
+  };
+  EXPECT_EQ(refusal("operators", 3), "h.json: \"operators\" must be a list, got 3");
+  EXPECT_EQ(with("seconds", 0), "h.json: operators: aten::mm: seconds must be finite and above 0, got 0");
+  EXPECT_EQ(with("bytes", -1), "h.json: operators: aten::mm: bytes must be finite and at least 0, got -1");
+  EXPECT_NE(with("name", 1).find("operators"), std::string::npos);
+  EXPECT_NE(with("other", 1).find("other"), std::string::npos);
 }
 
 TEST(Hardware, RefusesSizesThatLeaveNothing) {
