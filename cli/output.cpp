@@ -36,6 +36,7 @@ Json to_json(const train::Measured& measured) {
           {"process_bytes", measured.memory.process_bytes},
           {"outside_bytes", measured.memory.outside_bytes()},
           {"host_bytes", measured.host_bytes},
+          {"allocation_retries", measured.memory.retries},
           {"step_seconds", measured.step_seconds},
           {"bytes", trace::to_json(measured.peak.bytes)}};
 }

@@ -50,11 +50,11 @@ void run(const Flags& flags) {
   const bool names_gpu = !flags.hardware.empty() && plan::load_hardware(flags.hardware).is_gpu;
   if (names_gpu) training.device = "cuda";
   if (!names_gpu && !flags.hardware.empty() && training.device == "auto") training.device = "cpu";
-  train::TrainConfig config = training_config(training, /*device_must_exist=*/false);
+  train::TrainConfig config = training_config(training, /*device_must_exist=*/flags.measure && !names_gpu);
   ChosenHardware chosen = choose_hardware(flags.hardware, config.device);
   const plan::Hardware& hardware = chosen.hardware;
-  check(!flags.measure || config.device.is_cpu(), "--measure times a step on this machine's CPU, not on ",
-        hardware.name);
+  check(!flags.measure || !names_gpu, "--measure times steps on this machine, not on ", flags.hardware,
+        ": leave out --hardware");
   plan::Planner planner = planner_for(training, config, hardware);
   if (flags.measure) {
     train::TrainConfig lean = config;  // it fits wherever anything does
@@ -64,7 +64,8 @@ void run(const Flags& flags) {
     chosen.hardware.is_estimate = false;
     chosen.note = "timed by three steps";
   }
-  const plan::Decision decision = planner.decide(budget(flags, planner, hardware));
+  const plan::Decision decision =
+      train::decide(planner, largest_step(training, config), budget(flags, planner, hardware));
   train::take(planner.write_down(decision, train::about_step(config)), config);
   if (!flags.out.empty() && decision.fits) plan::save_plan(*config.plan, flags.out);
 
@@ -97,8 +98,7 @@ void add_plan(CLI::App& snug) {
       "Plan for " + plan::preset_names() +
           " or a hardware.json; default: the GPU that is here or the CPU, as 'snug probe' last measured it");
   verb.add_flag("--sweep", flags->sweep, "A table of budgets against time")->disable_flag_override();
-  verb.add_flag("--measure", flags->measure,
-                "Run three steps first and plan with the times they took; on the CPU")
+  verb.add_flag("--measure", flags->measure, "Run three steps first and plan with the times they took")
       ->disable_flag_override();
   add_text(verb, "--out", "FILE", flags->out, "Write the plan here, for train --plan");
   add_json(verb, flags->json);

@@ -38,6 +38,7 @@ std::string lever_line(const plan::Lever& lever, const Planner& planner, const O
   const std::string what =
       lever.name == "micro_batch"   ? fmt::format("{} forwards of {}", split.accumulation, split.micro_batch)
       : lever.name == "head_chunks" ? fmt::format("logits in {} pieces", split.head_chunks)
+      : lever.name == "offload"     ? fmt::format("{} wait on the host", format_bytes(taken.host_bytes))
                                     : "values re-made in the backward";
   return fmt::format("  {:<12} {:>14}  {:>+9.1f} %   {}\n", lever.name, "-" + format_bytes(lever.saved_bytes),
                      percent(lever.cost_seconds, planner.plain().step_seconds), what);
@@ -176,8 +177,8 @@ Json plan_document(const Planner& planner, const Decision& decision, const trace
       {"plain", {{"peak_bytes", decision.plain.peak_bytes}, {"step_seconds", decision.plain.step_seconds}}},
       {"predicted",
        {{"peak_bytes", decision.taken.peak_bytes},
-        {"host_bytes", 0},
-        {"outside_bytes", decision.taken.peak_bytes - std::min(decision.taken.peak_bytes, step.total)},
+        {"host_bytes", decision.taken.host_bytes},
+        {"outside_bytes", planner.overhead().outside_bytes},
         {"step_seconds", decision.taken.seconds},
         {"bytes", trace::to_json(step.bytes)}}},
       {"bound_seconds", std::isfinite(decision.bound_seconds) ? Json(decision.bound_seconds) : Json(nullptr)},

@@ -94,6 +94,10 @@ Json document(const TrainConfig& config, const TrainResult& result, const fs::pa
                {"recompute", recompute_json(config, result)},
                {"within_budget", within_budget(config, result)},
                {"run_directory", out_dir.string()}};
+  if (config.device.is_cuda()) {
+    json["predicted"]["reserved_bytes"] = result.predicted.reserved_bytes;
+    json["predicted"]["process_bytes"] = result.predicted.process_bytes();
+  }
   if (result.loss_scale) {
     json["skipped_steps"] = result.skipped;
     json["loss_scale"] = *result.loss_scale;

@@ -102,9 +102,11 @@ void run(const Flags& flags) {
                    [&](const train::Prediction& predicted) {
                      print(heading(config, out_dir) + plan_text + prediction(config, predicted.peak),
                            text_to);
-                     warn_if_above_budget(config, predicted.peak.total);
+                     warn_if_above_budget(
+                         config, config.device.is_cuda() ? predicted.process_bytes() : predicted.peak.total);
                    },
                .on_step = [&](const train::StepMetrics& metrics) { progress.show(metrics); },
+               .on_trouble = [](const std::string& text) { print("snug: warning: " + text + "\n", stderr); },
                .stop = &stop_on_signal()});
   progress.end();
   print(summary(config, result, out_dir), text_to);

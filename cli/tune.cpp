@@ -33,12 +33,13 @@ struct Flags {
 };
 
 // Memory rises with the micro-batch: the first that fits, from the largest down.
-std::uint64_t take_largest(train::TrainConfig& config, const plan::Overhead& overhead, std::uint64_t budget) {
+std::uint64_t take_largest(train::TrainConfig& config, std::uint64_t outside, std::uint64_t budget) {
   std::uint64_t predicted = 0;
   for (std::int64_t micro = config.batch_size; micro >= 1; --micro) {
     if (config.batch_size % micro != 0) continue;
     config.micro_batch = micro;
-    predicted = overhead.on_top_of(train::predict(config).peak.total);
+    const train::Prediction step = train::predict(config);
+    predicted = config.device.is_cuda() ? outside + step.reserved_bytes : step.peak.total;
     if (predicted <= budget) return predicted;
   }
   throw AnswerIsNo(
@@ -53,7 +54,7 @@ void run(const Flags& flags) {
         "snug tune finds the micro-batch: leave out --micro-batch and --accumulation");
   train::TrainConfig config = training_config(flags.training);
   const ChosenHardware chosen = choose_hardware("", config.device);
-  const std::uint64_t predicted = take_largest(config, plan::overhead_of(chosen.hardware), *flags.budget);
+  const std::uint64_t predicted = take_largest(config, chosen.hardware.outside_bytes, *flags.budget);
   config.budget_bytes = flags.budget;
   config.steps = 1;
   const train::TrainResult result = train::train(config);  // the proof
@@ -70,7 +71,7 @@ void run(const Flags& flags) {
                     format_bytes(measured), format_bytes(*flags.budget)));
   if (chosen.hardware.is_gpu)
     print(fmt::format("Context and libraries: {} reckoned with, by {}\n",
-                      format_bytes(plan::overhead_of(chosen.hardware).outside_bytes), chosen.text()));
+                      format_bytes(chosen.hardware.outside_bytes), chosen.text()));
 }
 
 }  // namespace

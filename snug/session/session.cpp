@@ -11,6 +11,7 @@
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/capture/sketcher.h"
+#include "snug/memory/device_budget.h"
 #include "snug/memory/process_memory.h"
 #include "snug/plan/cost.h"
 #include "snug/plan/planner.h"
@@ -37,27 +38,19 @@ class ThreadCount {
   int before_;
 };
 
-// Torch's allocator, held to a budget.
-class CudaCap {
+// Of torch's CUDA allocator.
+class GrowingSegments {
  public:
-  CudaCap(c10::Device device, std::uint64_t budget) : device_(device) {
-    if (!device_.is_cuda()) return;
-    memory::cap_cuda_memory(index(), budget);  // may throw
-    grew_ = memory::let_cuda_segments_grow(true);
+  explicit GrowingSegments(c10::Device device) : device_(device) {
+    if (device_.is_cuda()) grew_ = memory::let_cuda_segments_grow(true);
   }
-  ~CudaCap() {
-    if (!device_.is_cuda()) return;
-    try {
-      memory::cap_cuda_memory(index(), std::nullopt);
-      memory::let_cuda_segments_grow(grew_);
-    } catch (const std::exception&) {  // the device failed, and whoever uses it next will say so
-    }
+  ~GrowingSegments() {
+    if (device_.is_cuda()) memory::let_cuda_segments_grow(grew_);
   }
-  CudaCap(const CudaCap&) = delete;  // it is a stretch of time
-  CudaCap& operator=(const CudaCap&) = delete;
+  GrowingSegments(const GrowingSegments&) = delete;  // it is a stretch of time
+  GrowingSegments& operator=(const GrowingSegments&) = delete;
 
  private:
-  c10::DeviceIndex index() const { return std::max<c10::DeviceIndex>(device_.index(), 0); }
   c10::Device device_;
   bool grew_ = false;
 };
@@ -73,6 +66,13 @@ void check_is_for(const plan::Plan& plan, c10::Device device) {
   expect("torch", TORCH_VERSION);
 }
 
+// Null if nothing of the plan is offloaded: a new plan then uses the process's own.
+std::shared_ptr<host::Store> store_for(const plan::Plan& plan, c10::Device device) {
+  if (plan.predicted.host_bytes == 0) return nullptr;
+  return std::make_shared<host::Store>(device,
+                                       host::StoreOptions{.reserve_bytes = plan.predicted.host_bytes});
+}
+
 void say_on_stderr(const std::string& text) {
   std::fprintf(stderr, "snug: %s\n", text.c_str());
 }
@@ -86,13 +86,15 @@ class Session::Impl {
         options_(options),
         hardware_(options.hardware ? *options.hardware : session::hardware_of(options.device)),
         threads_(plan_),
-        cap_(options.device, plan_.budget_bytes),
+        segments_(options.device),
+        budget_(options.device, plan_.budget_bytes,
+                plan_.predicted.outside_bytes > 0 ? plan_.predicted.outside_bytes : memory::kUsualOutside),
         tracker_(
             {.device = options.device,
              .budget_bytes = options.device.is_cuda() ? std::nullopt : std::optional(plan_.budget_bytes)}),
         stage_(options.lean_at_first.value_or(options.device.is_cuda()) ? Stage::First : Stage::Planned),
         recording_(stage_ == Stage::First ? tape::Fates::recompute() : session::planned_fates(plan_),
-                   {.describe = true}) {
+                   {.describe = true, .host = store_for(plan_, options.device)}) {
     if (!options_.say) options_.say = say_on_stderr;
     tracker_.adopt(parameters, trace::Category::Parameter);
   }
@@ -102,6 +104,7 @@ class Session::Impl {
     peak_ = std::max(peak_, peak);
     tracker_.reset_peak();
     ++steps_;
+    if (const std::string trouble = budget_.recheck(); !trouble.empty()) options_.say(trouble);
     switch (stage_) {
       case Stage::First:
         return sketch_the_next();
@@ -164,14 +167,13 @@ class Session::Impl {
     if (sketch.calls.empty()) return sketch_the_next();  // no backward in this step
     const auto passes = std::ranges::count(sketch.calls, sketch.calls.front().tape.region,
                                            [](const auto& call) { return call.tape.region; });
-    const plan::Planner planner(
-        {{.micro_batch = plan_.micro_batch,
-          .accumulation = plan_.accumulation,
-          .head_chunks = plan_.head_chunks,
-          .model = std::make_shared<const plan::StepModel>(
-              std::move(sketch), static_cast<double>(passes),
-              [&](const trace::Work& work) { return plan::seconds(work, hardware_); })}},
-        plan::overhead_of(hardware_));
+    const plan::Planner planner({{.micro_batch = plan_.micro_batch,
+                                  .accumulation = plan_.accumulation,
+                                  .head_chunks = plan_.head_chunks,
+                                  .model = std::make_shared<const plan::StepModel>(
+                                      std::move(sketch), static_cast<double>(passes),
+                                      plan::MeasuredCosts(hardware_), plan::links_of(hardware_))}},
+                                plan::overhead_of(hardware_));
     const plan::Decision decision = planner.decide(plan_.budget_bytes);
     plan_ = planner.write_down(decision, plan_.step);
     replanned_ = true;
@@ -194,7 +196,8 @@ class Session::Impl {
   SessionOptions options_;
   const plan::Hardware hardware_;
   ThreadCount threads_;
-  CudaCap cap_;
+  GrowingSegments segments_;
+  memory::DeviceBudget budget_;
   memory::Tracker tracker_;
   capture::Sketcher sketcher_{tracker_};
   hooks::OperatorListenerGuard sketcher_guard_{sketcher_};

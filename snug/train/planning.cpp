@@ -4,12 +4,15 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/capture/operator_timer.h"
 #include "snug/capture/sketch.h"
 #include "snug/ops/linear_cross_entropy.h"
+#include "snug/hooks/meta_target.h"
+#include "snug/train/predict.h"
 #include "snug/train/step.h"
 #include "snug/train/trainer.h"
 
@@ -67,11 +70,13 @@ std::vector<std::int64_t> head_chunks(const TrainConfig& config, std::int64_t mi
 }  // namespace
 
 trace::Sketch sketch_step(const TrainConfig& config, std::int64_t micro_batch, std::int64_t head_chunks) {
+  hooks::MetaTargetScope target(config.device.type());
   TrainConfig shape = config;
   shape.micro_batch = micro_batch;
   shape.head_chunks = head_chunks;
   return capture::sketch(
       [&](memory::Tracker& tracker) {
+        target.take_workspaces();
         TrainingSetup setup(shape, c10::kMeta, tracker);
         run_meta_step(setup, shape, tracker);
       },
@@ -79,32 +84,55 @@ trace::Sketch sketch_step(const TrainConfig& config, std::int64_t micro_batch, s
 }
 
 plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& options) {
-  const plan::Cost cost = [&](const trace::Work& work) {
-    return options.costs ? (*options.costs)(work) : plan::seconds(work, options.hardware);
-  };
+  const plan::MeasuredCosts costs = options.costs ? *options.costs : plan::MeasuredCosts(options.hardware);
+  plan::Links links = plan::links_of(options.hardware);
+  links.host_bytes = config.host_budget_bytes.value_or(links.host_bytes);
   std::vector<plan::Split> splits;
   for (const std::int64_t micro :
        options.micro_batches.empty() ? divisors(config.batch_size) : options.micro_batches) {
     const std::int64_t passes = config.batch_size / micro;
     for (const std::int64_t chunks : head_chunks(config, micro))
-      splits.push_back({.micro_batch = micro,
-                        .accumulation = passes,
-                        .head_chunks = chunks,
-                        .model = std::make_shared<const plan::StepModel>(sketch_step(config, micro, chunks),
-                                                                         static_cast<double>(passes), cost)});
+      splits.push_back(
+          {.micro_batch = micro,
+           .accumulation = passes,
+           .head_chunks = chunks,
+           .model = std::make_shared<const plan::StepModel>(
+               sketch_step(config, micro, chunks), static_cast<double>(passes), std::cref(costs), links)});
   }
   return plan::Planner(std::move(splits), overhead(config, options.hardware));
 }
 
-plan::MeasuredCosts measure_costs(const TrainConfig& config, const plan::Hardware& hardware) {
-  check(config.device.is_cpu(), "operators are timed on the CPU only");
+plan::Decision decide(plan::Planner& planner, const TrainConfig& config, std::uint64_t budget_bytes) {
+  if (!config.device.is_cuda()) return planner.decide(budget_bytes);
+  plan::Overhead overhead{.outside_bytes = planner.overhead().outside_bytes};
+  while (true) {
+    planner.set_overhead(overhead);
+    const plan::Decision decision = planner.decide(budget_bytes);
+    TrainConfig planned = config;
+    take(planner.write_down(decision, about_step(config)), planned);
+    const std::uint64_t reserved = predict(planned).reserved_bytes;
+    overhead.share = static_cast<double>(reserved) / static_cast<double>(decision.taken.tensor_bytes) - 1;
+    if (decision.fits && overhead.outside_bytes + reserved > budget_bytes) continue;
+    planner.set_overhead(overhead);
+    return planner.about(decision.taken, budget_bytes);
+  }
+}
+
+std::vector<plan::MeasuredOperator> time_operators(const TrainConfig& config, std::int64_t warm_up) {
   TrainConfig few = config;
-  few.steps = 3;  // the first two warm up
-  capture::OperatorTimer timer;
-  std::vector<capture::OperatorTimer::Timed> timed;
-  train(few, {.on_step = [&](const StepMetrics&) { timed = timer.take(); }});
+  few.steps = warm_up + 1;
+  capture::OperatorTimer timer(config.device);
+  std::vector<plan::MeasuredOperator> measured;
+  train(few, {.on_step = [&](const StepMetrics&) {
+          measured.clear();
+          for (auto& [work, seconds] : timer.take()) measured.push_back({std::move(work), seconds});
+        }});
+  return measured;
+}
+
+plan::MeasuredCosts measure_costs(const TrainConfig& config, const plan::Hardware& hardware) {
   plan::MeasuredCosts costs(hardware);
-  for (const auto& [work, seconds] : timed) costs.add(work, seconds);
+  for (const auto& [work, seconds] : time_operators(config)) costs.add(work, seconds);
   return costs;
 }
 

@@ -1,18 +1,20 @@
 // Plans for training steps.
 //
 //   plan::Planner planner = make_planner(config, {.hardware = plan::preset("h200")});
-//   plan::Decision decision = planner.decide(12_GiB);
+//   plan::Decision decision = decide(planner, config, 12_GiB);
 //   take(planner.write_down(decision, about_step(config)), config);
 //   config.budget_bytes = decision.budget_bytes;
 #pragma once
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "snug/base/export.h"
 #include "snug/plan/cost.h"
 #include "snug/plan/hardware.h"
 #include "snug/plan/planner.h"
+#include "snug/trace/work.h"
 #include "snug/train/config.h"
 
 namespace snug::train {
@@ -26,7 +28,15 @@ struct PlanningOptions {
 
 SNUG_API plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& options);
 
-// Three steps of the run itself, under config.plan, the last one timed operator by operator; on the CPU.
+// Note [Fitted to the allocator]
+// What torch's CUDA allocator holds beside tensors depends on the order in which they come and go. So the
+// plan is run on Meta through a model of that allocator; if the process would need more than the budget, the
+// planner's overhead rises to what was found, and it decides again. On the CPU, planner.decide().
+SNUG_API plan::Decision decide(plan::Planner& planner, const TrainConfig& config, std::uint64_t budget_bytes);
+
+// So many steps of the run itself, under config.plan, and then one that is timed operator by operator.
+SNUG_API std::vector<plan::MeasuredOperator> time_operators(const TrainConfig& config,
+                                                            std::int64_t warm_up = 2);
 SNUG_API plan::MeasuredCosts measure_costs(const TrainConfig& config, const plan::Hardware& hardware);
 
 // What a plan is for. One made for another step is refused with the first difference.

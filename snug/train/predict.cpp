@@ -1,5 +1,7 @@
 #include "snug/train/predict.h"
 
+#include "snug/hooks/meta_target.h"
+#include "snug/plan/allocator_replay.h"
 #include "snug/train/step.h"
 
 namespace snug::train {
@@ -19,24 +21,27 @@ std::uint64_t host_bytes(const trace::Totals& totals, std::uint64_t forwards) {
 }  // namespace
 
 Prediction predict(const TrainConfig& config, std::int64_t steps) {
+  const hooks::MetaTargetScope target(config.device.type());
+  plan::AllocatorReplay allocator({.expandable_segments = true});
   trace::Snapshot setup_peak;
   Prediction prediction;
-  static_cast<capture::Captured&>(prediction) =
-      capture::capture(c10::kMeta,
-                       [&](memory::Tracker& tracker) {
-                         TrainingSetup setup(config, c10::kMeta, tracker);
-                         // What is being built counts as temporary until it is claimed; the categories' own
-                         // maxima are those of the steps.
-                         setup_peak = tracker.peak();
-                         tracker.reset_peak();
-                         const auto recording = make_recording(config);
-                         for (std::int64_t step = 0; step < steps; ++step)
-                           run_meta_step(setup, config, tracker);
-                         if (recording)
-                           prediction.host_bytes = host_bytes(
-                               recording->totals(), static_cast<std::uint64_t>(steps * meta_passes(config)));
-                       },
-                       {.workspaces = config.device.is_cpu()});
+  static_cast<capture::Captured&>(prediction) = capture::capture(
+      c10::kMeta,
+      [&](memory::Tracker& tracker) {
+        TrainingSetup setup(config, c10::kMeta, tracker);
+        // What is being built counts as temporary until it is claimed; the categories' own
+        // maxima are those of the steps.
+        setup_peak = tracker.peak();
+        tracker.reset_peak();
+        const auto recording = make_recording(config);
+        for (std::int64_t step = 0; step < steps; ++step) run_meta_step(setup, config, tracker);
+        if (recording)
+          prediction.host_bytes =
+              host_bytes(recording->totals(), static_cast<std::uint64_t>(steps * meta_passes(config)));
+      },
+      {.sink = config.device.is_cuda() ? &allocator : nullptr, .workspaces = config.device.is_cpu()});
+  prediction.reserved_bytes = allocator.allocator().peak_reserved_bytes();
+  if (config.device.is_cuda()) prediction.outside_bytes = expected_outside(config);
   if (setup_peak.total > prediction.peak.total) prediction.peak = setup_peak;
   return prediction;
 }

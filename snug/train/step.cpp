@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "snug/base/error.h"
+#include "snug/memory/device_budget.h"
 #include "snug/memory/process_memory.h"
 #include "snug/ops/kernel_image.h"
 #include "snug/optim/adamw.h"
@@ -140,6 +141,11 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
   setup.optimizer->step(inputs.lr, control);
   setup.optimizer->zero_grad();
   return result;
+}
+
+std::uint64_t expected_outside(const TrainConfig& config) {
+  const std::uint64_t planned = config.plan ? config.plan->predicted.outside_bytes : 0;
+  return planned > 0 ? planned : memory::kUsualOutside;
 }
 
 std::int64_t meta_passes(const TrainConfig& config) {

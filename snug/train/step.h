@@ -63,6 +63,9 @@ struct StepResult {
 SNUG_API StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainConfig& config,
                              memory::Tracker& tracker);
 
+// Beside the device's allocator, once everything is loaded: what was planned with, or the usual.
+SNUG_API std::uint64_t expected_outside(const TrainConfig& config);
+
 // A step on Meta: of many micro-batches two, which need as much as all of them.
 SNUG_API std::int64_t meta_passes(const TrainConfig& config);  // forwards of such a step
 SNUG_API void run_meta_step(TrainingSetup& setup, const TrainConfig& config, memory::Tracker& tracker);

@@ -9,6 +9,7 @@
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
+#include "snug/memory/device_budget.h"
 #include "snug/memory/out_of_budget.h"
 #include "snug/precision/grad_scaler.h"
 #include "snug/train/predict.h"
@@ -67,7 +68,7 @@ auto with_report(memory::Tracker& tracker, const TrainConfig& config, Run run) {
   } catch (const c10::OutOfMemoryError&) {
     const auto refusal = tracker.last_refusal();
     if (!refusal) throw;
-    throw memory::OutOfBudget(*refusal, config.budget_bytes);
+    throw memory::OutOfBudget(*refusal, config.budget_bytes, memory::what_others_hold(config.device));
   }
 }
 
@@ -125,14 +126,14 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
   validate(config);
   const io::TokenDataset data = open_data(config);
   prepare(config.device);
-  if (config.device.is_cuda())
-    memory::cap_cuda_memory(std::max<c10::DeviceIndex>(config.device.index(), 0), config.budget_bytes);
+  memory::DeviceBudget budget(config.device, config.budget_bytes, expected_outside(config));
 
   std::optional<RunDirectory> directory;
   if (!options.out_dir.empty()) directory.emplace(options.out_dir, to_json(config));
   TrainResult result{.budget_bytes = config.budget_bytes, .predicted = predict(config)};
   if (directory) leave_plan(config, options.out_dir / "plan.json");
   if (options.on_prediction) options.on_prediction(result.predicted);
+  budget.require(result.predicted.process_bytes());
 
   const optim::Schedule schedule{.kind = config.optimizer.schedule,
                                  .lr = config.optimizer.lr,
@@ -186,6 +187,8 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
     seconds.push_back(metrics.seconds);
     if (directory) directory->append(metrics);
     if (options.on_step) options.on_step(metrics);
+    if (const std::string trouble = budget.recheck(); !trouble.empty() && options.on_trouble)
+      options.on_trouble(trouble);
 
     if (step == 0) result.first_loss = metrics.loss;
     result.last_loss = metrics.loss;

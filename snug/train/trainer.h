@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "snug/base/export.h"
 #include "snug/capture/capture.h"
@@ -25,6 +26,7 @@ struct TrainOptions {
   bool tapes = false;             // the trace holds the tapes of the first step, so every region is recorded
   std::function<void(const Prediction&)> on_prediction;
   std::function<void(const StepMetrics&)> on_step;
+  std::function<void(const std::string&)> on_trouble;  // the budget can no longer be promised, and why
   // Before they are used, times the loss scale in fp16: to look at them.
   std::function<void(std::int64_t step, const std::vector<at::Tensor>& gradients)> on_gradients;
   const std::atomic<bool>* stop = nullptr;  // set (by Ctrl-C): the run ends after the current step

@@ -59,10 +59,10 @@ struct Case {
 
 // A budget between 0.35 of the plain peak, or the smallest plan, and `most` of the plain peak; a step that
 // has none is drawn again.
-Case random_case(std::mt19937& random, double most) {
+Case random_case(std::mt19937& random, double most, const plan::Hardware& hardware = plan::preset("cpu")) {
   for (;;) {
     const TrainConfig config = random_step(random);
-    plan::Planner planner = make_planner(config, {.hardware = plan::preset("cpu")});
+    plan::Planner planner = make_planner(config, {.hardware = hardware});
     const auto plain = static_cast<double>(planner.plain().peak_bytes);
     const double least = std::max(0.35 * plain, static_cast<double>(planner.offers().front().peak_bytes));
     if (least > most * plain) continue;
@@ -73,6 +73,7 @@ Case random_case(std::mt19937& random, double most) {
 
 struct Tried {
   std::uint64_t predicted = 0, measured = 0;
+  std::uint64_t host = 0;
 };
 
 Tried run(const Case& tried) {
@@ -84,7 +85,9 @@ Tried run(const Case& tried) {
   const TrainResult result = train(config);
   EXPECT_LE(decision.taken.peak_bytes, tried.budget);
   EXPECT_LE(result.measured.peak.total, tried.budget);
-  return {decision.taken.peak_bytes, result.measured.peak.total};
+  EXPECT_EQ(result.measured.host_bytes > 0, decision.taken.host_bytes > 0);
+  EXPECT_GE(result.measured.host_bytes, decision.taken.host_bytes);
+  return {decision.taken.peak_bytes, result.measured.peak.total, result.measured.host_bytes};
 }
 
 void expect_near(const Tried& tried, double share) {
@@ -106,6 +109,24 @@ TEST(PlannedRuns, NeedWhatWasPredictedOnOneThread) {
     exact += tried.measured == tried.predicted;
   }
   RecordProperty("exact_to_the_byte", exact);
+}
+
+TEST(PlannedRuns, NeedWhatWasPredictedWhereThereIsALink) {
+  const Threads one(1);
+  plan::Hardware hardware = plan::preset("cpu");
+  hardware.to_host_rate = hardware.to_device_rate = hardware.both_ways_rate = 2e10;
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937 random(seed);
+  int offloaded = 0;
+  for (int i = 0; i < 20; ++i) {
+    const Case drawn = random_case(random, 0.8, hardware);
+    SCOPED_TRACE(to_json(drawn.config).dump() + fmt::format(" budget {}", drawn.budget));
+    const Tried tried = run(drawn);
+    expect_near(tried, 0.005);
+    offloaded += tried.host > 0;
+  }
+  EXPECT_GT(offloaded, 5);
 }
 
 TEST(PlannedRuns, StayWithinTheBudgetOnTwoThreads) {
