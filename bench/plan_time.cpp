@@ -93,11 +93,12 @@ void time_planning() {
     trace::Sketch sketch = train::sketch_step(config, micro);
     sketching += since(start);
     start = Clock::now();
-    splits.push_back({.micro_batch = micro,
-                      .accumulation = 8 / micro,
-                      .model = std::make_shared<const plan::StepModel>(
-                          std::move(sketch), 8.0 / static_cast<double>(micro),
-                          [&](const trace::Work& work) { return plan::seconds(work, h200); })});
+    splits.push_back(
+        {.micro_batch = micro,
+         .accumulation = 8 / micro,
+         .model = std::make_shared<const plan::StepModel>(
+             std::move(sketch), 8.0 / static_cast<double>(micro),
+             [&](const trace::Work& work) { return plan::seconds(work, h200); }, plan::links_of(h200))});
     modelling += since(start);
   }
   const auto start = Clock::now();
