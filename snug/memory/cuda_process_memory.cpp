@@ -79,7 +79,8 @@ bool let_cuda_segments_grow(bool grow) {
 
 void cap_cuda_allocator(c10::DeviceIndex device, std::optional<std::uint64_t> bytes) {
   const auto total = static_cast<double>(cuda_device(device).memory_bytes);
-  const double fraction = bytes ? static_cast<double>(*bytes) / total : 1;
+  constexpr double kRounding = 4096;  // torch multiplies again; far below the pages it takes
+  const double fraction = bytes ? (static_cast<double>(*bytes) + kRounding) / total : 1;
   c10::cuda::CUDACachingAllocator::setMemoryFraction(std::min(fraction, 1.0), device);
 }
 

@@ -126,6 +126,7 @@ std::uint64_t CachingAllocator::reach(Index index) const {
 
 // alloc_block
 CachingAllocator::Index CachingAllocator::grow(const Request& request) {
+  needed_limit_ = std::max(needed_limit_, reserved_.current + request.segment_bytes);
   if (options_.limit_bytes && reserved_.current + request.segment_bytes > *options_.limit_bytes) return kNone;
   if (options_.expandable_segments) return map_more(request);
   reserved_.add(request.segment_bytes);

@@ -60,6 +60,9 @@ class SNUG_API CachingAllocator {
   std::uint64_t peak_allocated_bytes() const { return allocated_.peak; }
   std::uint64_t peak_reserved_bytes() const { return reserved_.peak; }
   std::uint64_t retries() const { return retries_; }  // torch's num_alloc_retries
+  // With a limit of so much none of what was asked for would have been refused at first. Torch counts a whole
+  // request against it, even where only a part needs new memory.
+  std::uint64_t needed_limit_bytes() const { return needed_limit_; }
 
   std::uint64_t address(Handle handle) const;
   std::vector<BlockInfo> layout() const;  // every block, by address
@@ -129,6 +132,7 @@ class SNUG_API CachingAllocator {
   Statistic allocated_;
   Statistic reserved_;
   std::uint64_t retries_ = 0;
+  std::uint64_t needed_limit_ = 0;
 };
 
 }  // namespace snug::plan

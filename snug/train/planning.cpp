@@ -110,9 +110,14 @@ plan::Decision decide(plan::Planner& planner, const TrainConfig& config, std::ui
     const plan::Decision decision = planner.decide(budget_bytes);
     TrainConfig planned = config;
     take(planner.write_down(decision, about_step(config)), planned);
-    const std::uint64_t reserved = predict(planned).reserved_bytes;
-    overhead.share = static_cast<double>(reserved) / static_cast<double>(decision.taken.tensor_bytes) - 1;
-    if (decision.fits && overhead.outside_bytes + reserved > budget_bytes) continue;
+    const Prediction needed = predict(planned);
+    const auto share_of = [&](std::uint64_t bytes) {
+      return static_cast<double>(bytes) / static_cast<double>(decision.taken.tensor_bytes) - 1;
+    };
+    const std::uint64_t held = std::max(needed.needed_cap_bytes, needed.reserved_bytes);
+    overhead.share = share_of(held);
+    if (decision.fits && overhead.outside_bytes + held > budget_bytes) continue;
+    overhead.share = share_of(needed.reserved_bytes);
     planner.set_overhead(overhead);
     return planner.about(decision.taken, budget_bytes);
   }

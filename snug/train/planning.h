@@ -30,8 +30,8 @@ SNUG_API plan::Planner make_planner(const TrainConfig& config, const PlanningOpt
 
 // Note [Fitted to the allocator]
 // What torch's CUDA allocator holds beside tensors depends on the order in which they come and go. So the
-// plan is run on Meta through a model of that allocator; if the process would need more than the budget, the
-// planner's overhead rises to what was found, and it decides again. On the CPU, planner.decide().
+// plan is run on Meta through a model of that allocator; if under the budget's cap it would have to empty its
+// cache, the planner's overhead rises to what was found, and it decides again. On the CPU, planner.decide().
 SNUG_API plan::Decision decide(plan::Planner& planner, const TrainConfig& config, std::uint64_t budget_bytes);
 
 // So many steps of the run itself, under config.plan, and then one that is timed operator by operator.

@@ -41,6 +41,7 @@ Prediction predict(const TrainConfig& config, std::int64_t steps) {
       },
       {.sink = config.device.is_cuda() ? &allocator : nullptr, .workspaces = config.device.is_cpu()});
   prediction.reserved_bytes = allocator.allocator().peak_reserved_bytes();
+  prediction.needed_cap_bytes = allocator.allocator().needed_limit_bytes();
   if (config.device.is_cuda()) prediction.outside_bytes = expected_outside(config);
   if (setup_peak.total > prediction.peak.total) prediction.peak = setup_peak;
   return prediction;

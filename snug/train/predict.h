@@ -9,9 +9,10 @@
 namespace snug::train {
 
 struct Prediction : capture::Captured {
-  std::uint64_t host_bytes = 0;      // of what is offloaded
-  std::uint64_t reserved_bytes = 0;  // on CUDA: by torch's allocator, with segments that grow
-  std::uint64_t outside_bytes = 0;   // on CUDA: context and libraries, as planned with or usual
+  std::uint64_t host_bytes = 0;        // of what is offloaded
+  std::uint64_t reserved_bytes = 0;    // on CUDA: by torch's allocator, with segments that grow
+  std::uint64_t needed_cap_bytes = 0;  // on CUDA: with a lower cap torch's allocator would empty its cache
+  std::uint64_t outside_bytes = 0;     // on CUDA: context and libraries, as planned with or usual
 
   std::uint64_t process_bytes() const { return outside_bytes + reserved_bytes; }
 };

@@ -298,6 +298,27 @@ TEST(CachingAllocator, ExpandablePagesComeAfterTheLimitWasChecked) {
   take(allocator, 8_MiB);
 }
 
+// A request that finds a free end of 200 MiB takes 110 more, but is counted whole.
+TEST(CachingAllocator, ExpandableSegmentsSayWhichLimitRefusesNothingAtFirst) {
+  const auto run = [](CachingAllocator& allocator) {
+    const auto first = take(allocator, 300_MiB);
+    const auto second = take(allocator, 200_MiB);
+    allocator.free(second);
+    take(allocator, 310_MiB);
+    allocator.free(first);
+  };
+  CachingAllocator free({.expandable_segments = true});
+  run(free);
+  EXPECT_EQ(free.needed_limit_bytes(), 500_MiB + 310_MiB);
+  EXPECT_LT(free.peak_reserved_bytes(), 640_MiB);
+  CachingAllocator enough({.expandable_segments = true, .limit_bytes = free.needed_limit_bytes()});
+  run(enough);
+  EXPECT_EQ(enough.retries(), 0u);
+  CachingAllocator less({.expandable_segments = true, .limit_bytes = free.needed_limit_bytes() - 1});
+  run(less);
+  EXPECT_EQ(less.retries(), 1u);
+}
+
 TEST(CachingAllocator, ExpandablePagesAreUnmappedUnderPressure) {
   CachingAllocator allocator({.expandable_segments = true, .limit_bytes = 100_MiB});
   const Handle low = take(allocator, 60_MiB);

@@ -204,6 +204,7 @@ TEST(Hardware, NamesEveryKeyWithAValueOfTheWrongType) {
   const Json whole = to_json(preset("h200"));  // outlives the loop over it
   for (const auto& [key, value] : whole.items()) {
     for (const Json& wrong : {Json(nullptr), Json::array(), Json::object()}) {
+      if (value.type() == wrong.type()) continue;
       EXPECT_EQ(refusal(key, wrong).find("h.json: \"" + key + "\" must be "), 0u) << refusal(key, wrong);
     }
     const Json other = value.is_string() ? Json(1) : Json("1");

@@ -1,5 +1,6 @@
 // The promise on a GPU: what the whole process needs is what was predicted before its first allocation there,
 // and never more than the budget. Skips loudly where there is no GPU.
+#include <ATen/cuda/CUDAContextLight.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
@@ -54,6 +55,8 @@ class PlannedOnCuda : public testing::Test {
     TrainConfig planned = config;
     take(planner.write_down(decision, about_step(config)), planned);
     planned.budget_bytes = budget;
+    // As in a process of its own: else cuBLAS's workspaces of the run before lie somewhere in the middle.
+    at::cuda::clearCublasWorkspaces();
     memory::empty_cuda_cache();
     return train(planned);
   }
