@@ -6,6 +6,7 @@ set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/snug)
 
 install(TARGETS snug_core EXPORT snugCore LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT snugCore NAMESPACE snug:: DESTINATION ${package_folder} FILE snugCoreTargets.cmake)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/hardware DESTINATION ${CMAKE_INSTALL_DATADIR}/snug)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/snug DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 if(SNUG_HAS_TORCH)
   set_target_properties(snug PROPERTIES INSTALL_RPATH "$ORIGIN;${SNUG_TORCH}/lib")

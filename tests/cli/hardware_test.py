@@ -1,5 +1,6 @@
 """Hardware from files: a machine as numbers, which must make sense."""
 import json
+import pathlib
 
 from command import STEP, CommandTest
 
@@ -28,6 +29,14 @@ class HardwareFiles(CommandTest):
         self.assertEqual(slower["peak_bytes"], plain["peak_bytes"])
         document = self.json("train", "--steps", 1, *STEP, "--budget", "5MiB", "--hardware", "hardware.json")
         self.assertEqual(document["predicted"]["peak_bytes"], document["measured"]["peak_bytes"])
+
+    def test_a_measured_h200_is_shipped(self):
+        shipped = pathlib.Path(__file__).parents[2] / "hardware" / "h200.json"
+        plan = self.json("plan", "--model", "llama-1.3b", "--batch-size", 8, "--seq-len", 4096, "--micro-batch", 1, "--budget", "24GiB",
+                         "--hardware", shipped)
+        self.assertTrue(plan["fits"])
+        self.assertEqual(plan["hardware"], {"name": "NVIDIA H200", "is_estimate": False, "file": str(shipped)})
+        self.assertAlmostEqual(plan["plain"]["step_seconds"], 0.52, delta=0.05, msg="as it was measured")
 
     def test_numbers_that_make_no_sense(self):
         rates = ("matmul_flops_fp32", "matmul_flops_bf16", "attention_flops", "memory_rate", "adam_rate")
