@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <vector>
 
 #include "snug/base/bytes.h"
@@ -119,5 +120,6 @@ void time_planning() {
 
 int main() {
   snug::time_planning();
+  std::fflush(stdout);  // the rest takes a while
   snug::compare_times();
 }

@@ -71,14 +71,25 @@ double mixed_seconds(const Problem& problem, const Choice& choice, Mixture mixtu
          mixed(choice.backward_seconds, problem.to_device_rate, mixture.backward);
 }
 
-Relaxed relax(const Problem& problem, const Choices& choices, std::uint64_t budget, Mixture mixture) {
+std::uint64_t own_bytes(const Choice& choice) {
+  return std::max(choice.forward_bytes, choice.backward_bytes);
+}
+
+std::uint64_t least_own_bytes(const Choices& choices) {
+  return own_bytes(*std::ranges::min_element(choices, {}, own_bytes));
+}
+
+// What a choice keeps, and what is on its way from it, is there while the next region needs `next_bytes`.
+Relaxed relax(const Problem& problem, const Choices& choices, std::uint64_t next_bytes, std::uint64_t budget,
+              Mixture mixture) {
   std::vector<Corner> corners;
   Relaxed relaxed;
   for (const Choice& choice : choices) {
-    const std::uint64_t own = std::max(choice.forward_bytes, choice.backward_bytes);
-    if (own > budget) continue;
+    const std::uint64_t needed =
+        std::max(own_bytes(choice), choice.kept_bytes + choice.offloaded_bytes + next_bytes);
+    if (needed > budget) continue;
     const double seconds = mixed_seconds(problem, choice, mixture);
-    relaxed.needs.push_back({own, seconds});
+    relaxed.needs.push_back({needed, seconds});
     corners.push_back({choice.kept_bytes, seconds});
   }
   relaxed.corners = convex_hull(std::move(corners));
@@ -137,9 +148,11 @@ double bound_of_regions(const Problem& problem, std::uint64_t budget_bytes, Mixt
   for (std::size_t i = 0; i < problem.regions.size(); ++i) {
     if (kept_at_least > budget_bytes) return kInfinity;
     Choices choices = *problem.regions[i];
-    if (i + 1 == problem.regions.size())
+    const bool is_last = i + 1 == problem.regions.size();
+    if (is_last)
       for (Choice& choice : choices) choice.offloaded_bytes = 0;
-    const Relaxed region = relax(problem, choices, budget_bytes - kept_at_least, mixture);
+    const std::uint64_t next_bytes = is_last ? 0 : least_own_bytes(*problem.regions[i + 1]);
+    const Relaxed region = relax(problem, choices, next_bytes, budget_bytes - kept_at_least, mixture);
     if (region.corners.empty()) return kInfinity;
     extra = std::max(extra, extra_seconds(passed, region, budget_bytes));
     fastest += region.fastest();
