@@ -16,7 +16,15 @@ struct Size {
 };
 constexpr Size kSizes[] = {{1, 32768}, {8, 4096}, {1, 4096}};
 constexpr std::int64_t kLayers = 2;
-constexpr std::int64_t kWarmUp = 6;  // a rested GPU is faster than one at work
+// A rested GPU is faster than one at work: all sizes are timed after as much of it, a second on an H200.
+constexpr std::int64_t kWarmUp = 6;
+constexpr std::int64_t kTokens = 65536;  // of a step, in two or more parts: gradients are made, then added to
+
+// As many tokens, in sequences that the model has positions for.
+Size fitted(Size size, std::int64_t most_positions) {
+  while (size.tokens > most_positions) size = {2 * size.sequences, size.tokens / 2};
+  return size;
+}
 
 TrainConfig few_layers(const models::LlamaConfig& model, c10::Device device, Size size) {
   TrainConfig config;
@@ -26,7 +34,7 @@ TrainConfig few_layers(const models::LlamaConfig& model, c10::Device device, Siz
   config.device = device;
   config.precision = Precision::Bf16;
   config.micro_batch = size.sequences;
-  config.batch_size = 2 * size.sequences;  // gradients are made, then added to
+  config.batch_size = kTokens / size.tokens;
   config.seq_len = size.tokens;
   return config;
 }
@@ -40,8 +48,8 @@ std::vector<plan::MeasuredOperator> probe_operators(const models::LlamaConfig& m
     int count = 0;
   };
   std::map<std::tuple<std::string, double, double>, Sum> sums;
-  for (const Size& size : kSizes) {
-    if (size.tokens > model.max_positions) continue;
+  for (const Size& wanted : kSizes) {
+    const Size size = fitted(wanted, model.max_positions);
     const std::string what = concat("operators of a step, ", size.sequences, " x ", size.tokens, " tokens");
     say(what);
     try {
