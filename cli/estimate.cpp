@@ -63,7 +63,7 @@ Activations activations_of_one_rank(const Flags& flags, const models::LlamaConfi
   config.allow_quadratic = flags.allow_quadratic;
   config.optimizer.kind = flags.optimizer;
   train::validate(config);
-  const capture::Captured step = train::predict(config, 1);
+  const capture::Captured step = train::predict(config, {.steps = 1});
   const auto highest = [&](Category category) {
     return step.category_peaks[static_cast<std::size_t>(category)];
   };

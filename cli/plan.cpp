@@ -65,7 +65,7 @@ void run(const Flags& flags) {
     chosen.note = "timed by three steps";
   }
   const plan::Decision decision =
-      train::decide(planner, largest_step(training, config), budget(flags, planner, hardware));
+      train::decide(planner, largest_step(training, config), hardware, budget(flags, planner, hardware));
   train::take(planner.write_down(decision, train::about_step(config)), config);
   if (!flags.out.empty() && decision.fits) plan::save_plan(*config.plan, flags.out);
 

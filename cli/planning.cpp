@@ -48,7 +48,7 @@ plan::Planner planner_for(const TrainingFlags& flags, const train::TrainConfig& 
 plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware& hardware,
                                std::uint64_t budget_bytes, train::TrainConfig& config) {
   plan::Planner planner = planner_for(flags, config, hardware);
-  plan::Decision decision = train::decide(planner, largest_step(flags, config), budget_bytes);
+  plan::Decision decision = train::decide(planner, largest_step(flags, config), hardware, budget_bytes);
   if (!decision.fits) throw AnswerIsNo(does_not_fit(config, planner, decision));
   config.budget_bytes = budget_bytes;
   train::take(planner.write_down(decision, train::about_step(config)), config);

@@ -33,13 +33,13 @@ struct Flags {
 };
 
 // Memory rises with the micro-batch: the first that fits, from the largest down.
-std::uint64_t take_largest(train::TrainConfig& config, std::uint64_t outside, std::uint64_t budget) {
+std::uint64_t take_largest(train::TrainConfig& config, const plan::Hardware& hardware, std::uint64_t budget) {
   std::uint64_t predicted = 0;
   for (std::int64_t micro = config.batch_size; micro >= 1; --micro) {
     if (config.batch_size % micro != 0) continue;
     config.micro_batch = micro;
-    const train::Prediction step = train::predict(config);
-    predicted = config.device.is_cuda() ? outside + step.reserved_bytes : step.peak.total;
+    const train::Prediction step = train::predict(config, {.device_bytes = hardware.memory_bytes});
+    predicted = config.device.is_cuda() ? hardware.outside_bytes + step.needed_cap_bytes : step.peak.total;
     if (predicted <= budget) return predicted;
   }
   throw AnswerIsNo(
@@ -54,7 +54,7 @@ void run(const Flags& flags) {
         "snug tune finds the micro-batch: leave out --micro-batch and --accumulation");
   train::TrainConfig config = training_config(flags.training);
   const ChosenHardware chosen = choose_hardware("", config.device);
-  const std::uint64_t predicted = take_largest(config, chosen.hardware.outside_bytes, *flags.budget);
+  const std::uint64_t predicted = take_largest(config, chosen.hardware, *flags.budget);
   config.budget_bytes = flags.budget;
   config.steps = 1;
   const train::TrainResult result = train::train(config);  // the proof

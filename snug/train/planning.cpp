@@ -102,7 +102,8 @@ plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& opt
   return plan::Planner(std::move(splits), overhead(config, options.hardware));
 }
 
-plan::Decision decide(plan::Planner& planner, const TrainConfig& config, std::uint64_t budget_bytes) {
+plan::Decision decide(plan::Planner& planner, const TrainConfig& config, const plan::Hardware& hardware,
+                      std::uint64_t budget_bytes) {
   if (!config.device.is_cuda()) return planner.decide(budget_bytes);
   plan::Overhead overhead{.outside_bytes = planner.overhead().outside_bytes};
   while (true) {
@@ -110,7 +111,7 @@ plan::Decision decide(plan::Planner& planner, const TrainConfig& config, std::ui
     const plan::Decision decision = planner.decide(budget_bytes);
     TrainConfig planned = config;
     take(planner.write_down(decision, about_step(config)), planned);
-    const Prediction needed = predict(planned);
+    const Prediction needed = predict(planned, {.device_bytes = hardware.memory_bytes});
     const auto share_of = [&](std::uint64_t bytes) {
       return static_cast<double>(bytes) / static_cast<double>(decision.taken.tensor_bytes) - 1;
     };

@@ -1,7 +1,7 @@
 // Plans for training steps.
 //
 //   plan::Planner planner = make_planner(config, {.hardware = plan::preset("h200")});
-//   plan::Decision decision = decide(planner, config, 12_GiB);
+//   plan::Decision decision = decide(planner, config, plan::preset("h200"), 12_GiB);
 //   take(planner.write_down(decision, about_step(config)), config);
 //   config.budget_bytes = decision.budget_bytes;
 #pragma once
@@ -32,7 +32,8 @@ SNUG_API plan::Planner make_planner(const TrainConfig& config, const PlanningOpt
 // What torch's CUDA allocator holds beside tensors depends on the order in which they come and go. So the
 // plan is run on Meta through a model of that allocator; if under the budget's cap it would have to empty its
 // cache, the planner's overhead rises to what was found, and it decides again. On the CPU, planner.decide().
-SNUG_API plan::Decision decide(plan::Planner& planner, const TrainConfig& config, std::uint64_t budget_bytes);
+SNUG_API plan::Decision decide(plan::Planner& planner, const TrainConfig& config,
+                               const plan::Hardware& hardware, std::uint64_t budget_bytes);
 
 // So many steps of the run itself, under config.plan, and then one that is timed operator by operator.
 SNUG_API std::vector<plan::MeasuredOperator> time_operators(const TrainConfig& config,

@@ -20,9 +20,11 @@ std::uint64_t host_bytes(const trace::Totals& totals, std::uint64_t forwards) {
 
 }  // namespace
 
-Prediction predict(const TrainConfig& config, std::int64_t steps) {
+Prediction predict(const TrainConfig& config, const PredictOptions& options) {
   const hooks::MetaTargetScope target(config.device.type());
-  plan::AllocatorReplay allocator({.expandable_segments = true});
+  plan::CachingAllocatorOptions torchs{.expandable_segments = true};
+  if (options.device_bytes > 0) torchs.device_bytes = options.device_bytes;
+  plan::AllocatorReplay allocator(torchs);
   trace::Snapshot setup_peak;
   Prediction prediction;
   static_cast<capture::Captured&>(prediction) = capture::capture(
@@ -34,10 +36,10 @@ Prediction predict(const TrainConfig& config, std::int64_t steps) {
         setup_peak = tracker.peak();
         tracker.reset_peak();
         const auto recording = make_recording(config);
-        for (std::int64_t step = 0; step < steps; ++step) run_meta_step(setup, config, tracker);
+        for (std::int64_t step = 0; step < options.steps; ++step) run_meta_step(setup, config, tracker);
         if (recording)
-          prediction.host_bytes =
-              host_bytes(recording->totals(), static_cast<std::uint64_t>(steps * meta_passes(config)));
+          prediction.host_bytes = host_bytes(recording->totals(),
+                                             static_cast<std::uint64_t>(options.steps * meta_passes(config)));
       },
       {.sink = config.device.is_cuda() ? &allocator : nullptr, .workspaces = config.device.is_cpu()});
   prediction.reserved_bytes = allocator.allocator().peak_reserved_bytes();

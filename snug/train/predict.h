@@ -17,7 +17,12 @@ struct Prediction : capture::Captured {
   std::uint64_t process_bytes() const { return outside_bytes + reserved_bytes; }
 };
 
-// Builds the model and its optimizer on Meta and runs `steps` steps there.
-SNUG_API Prediction predict(const TrainConfig& config, std::int64_t steps = 2);
+struct PredictOptions {
+  std::int64_t steps = 2;
+  std::uint64_t device_bytes = 0;  // the GPU's memory, by which torch's allocator takes addresses; 0: much
+};
+
+// Builds the model and its optimizer on Meta and runs steps there.
+SNUG_API Prediction predict(const TrainConfig& config, const PredictOptions& options = {});
 
 }  // namespace snug::train

@@ -110,6 +110,11 @@ std::shared_ptr<host::Store> make_store(const TrainConfig& config, std::uint64_t
   }
 }
 
+std::uint64_t device_bytes(c10::Device device) {
+  return device.is_cuda() ? memory::cuda_device(std::max<c10::DeviceIndex>(device.index(), 0)).memory_bytes
+                          : 0;
+}
+
 double median_after_first(std::vector<double> seconds) {
   if (seconds.size() > 1) seconds.erase(seconds.begin());
   std::ranges::nth_element(seconds, seconds.begin() + seconds.size() / 2);
@@ -130,7 +135,8 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
 
   std::optional<RunDirectory> directory;
   if (!options.out_dir.empty()) directory.emplace(options.out_dir, to_json(config));
-  TrainResult result{.budget_bytes = config.budget_bytes, .predicted = predict(config)};
+  TrainResult result{.budget_bytes = config.budget_bytes,
+                     .predicted = predict(config, {.device_bytes = device_bytes(config.device)})};
   if (directory) leave_plan(config, options.out_dir / "plan.json");
   if (options.on_prediction) options.on_prediction(result.predicted);
   budget.require(result.predicted.process_bytes());

@@ -51,7 +51,7 @@ class PlannedOnCuda : public testing::Test {
 
   TrainResult run(const TrainConfig& config, std::uint64_t budget, plan::Decision& decision) {
     plan::Planner planner = make_planner(config, {.hardware = hardware_});
-    decision = decide(planner, config, budget);
+    decision = decide(planner, config, hardware_, budget);
     TrainConfig planned = config;
     take(planner.write_down(decision, about_step(config)), planned);
     planned.budget_bytes = budget;

@@ -238,7 +238,7 @@ TEST_F(Trainer, WithTwoThreadsTheDifferenceIsNamedByCategory) {
 }
 
 TEST_F(Trainer, ThePredictedMaximumOfTemporariesIsThatOfAStep) {
-  const capture::Captured captured = predict(small(), 1);
+  const capture::Captured captured = predict(small(), {.steps = 1});
   EXPECT_LT(captured.category_peaks[static_cast<std::size_t>(Category::Temporary)],
             captured.peak[Category::Parameter]);
 }
