@@ -1,6 +1,7 @@
 // embedding on the CPU, and on Meta, which allocates the same.
 #include <ATen/OpMathType.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
@@ -8,6 +9,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "snug/hooks/meta_target.h"
 #include "snug/ops/cpu_rows.h"
 
 namespace snug::ops {
@@ -104,7 +106,21 @@ at::Tensor embedding_backward_cpu(const at::Tensor& grad_out, const at::Tensor& 
   return grad_weight;
 }
 
+// As embedding_cuda.cpp does, but for what the sort takes to run.
+at::Tensor embedding_backward_meta_of_cuda(const at::Tensor& grad_out, const at::Tensor& tokens,
+                                           std::int64_t rows) {
+  const std::int64_t count = tokens.numel(), hidden = grad_out.size(-1);
+  at::Tensor weight = at::zeros({rows, hidden}, grad_out.options());
+  const at::Tensor sorted = at::empty({count}, tokens.options().dtype(at::kLong));
+  const at::Tensor order = at::empty_like(sorted);
+  constexpr std::int64_t kChunk = 32;  // kEmbeddingChunk, whose header needs CUDA's
+  const std::int64_t chunks = (count + kChunk - 1) / kChunk;
+  at::empty({chunks, 2, hidden}, grad_out.options().dtype(at::kFloat));
+  return weight;
+}
+
 at::Tensor embedding_backward_meta(const at::Tensor& grad_out, const at::Tensor& tokens, std::int64_t rows) {
+  if (hooks::meta_stands_for_cuda()) return embedding_backward_meta_of_cuda(grad_out, tokens, rows);
   return embedding_backward_room(grad_out, tokens, rows).weight;
 }
 
