@@ -71,12 +71,8 @@ double mixed_seconds(const Problem& problem, const Choice& choice, Mixture mixtu
          mixed(choice.backward_seconds, problem.to_device_rate, mixture.backward);
 }
 
-std::uint64_t own_bytes(const Choice& choice) {
-  return std::max(choice.forward_bytes, choice.backward_bytes);
-}
-
 std::uint64_t least_own_bytes(const Choices& choices) {
-  return own_bytes(*std::ranges::min_element(choices, {}, own_bytes));
+  return std::ranges::min_element(choices, {}, &Choice::own_bytes)->own_bytes();
 }
 
 // What a choice keeps, and what is on its way from it, is there while the next region needs `next_bytes`.
@@ -86,7 +82,7 @@ Relaxed relax(const Problem& problem, const Choices& choices, std::uint64_t next
   Relaxed relaxed;
   for (const Choice& choice : choices) {
     const std::uint64_t needed =
-        std::max(own_bytes(choice), choice.kept_bytes + choice.offloaded_bytes + next_bytes);
+        std::max(choice.own_bytes(), choice.kept_bytes + choice.offloaded_bytes + next_bytes);
     if (needed > budget) continue;
     const double seconds = mixed_seconds(problem, choice, mixture);
     relaxed.needs.push_back({needed, seconds});

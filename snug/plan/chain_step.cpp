@@ -48,8 +48,7 @@ ChainState advance(const Problem& problem, const ChainState& before, const Choic
       wait_seconds(problem, choice.backward_seconds, before.moving_bytes, problem.to_device_rate);
   return {.kept_bytes = before.kept_bytes + choice.kept_bytes,
           .moving_bytes = choice.offloaded_bytes,
-          .peak_bytes =
-              std::max(before.peak_bytes, there + std::max(choice.forward_bytes, choice.backward_bytes)),
+          .peak_bytes = std::max(before.peak_bytes, there + choice.own_bytes()),
           .seconds = before.seconds + choice.forward_seconds + choice.backward_seconds +
                      slowdown_seconds(problem, choice.offloaded_bytes) + waiting};
 }

@@ -5,6 +5,7 @@
 // The forward passes through the regions in order, the backward the other way.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -22,6 +23,8 @@ struct Choice {
   std::uint64_t backward_bytes = 0;  // the highest in its backward, likewise, with what is back from the host
   double forward_seconds = 0;
   double backward_seconds = 0;  // with what is run again
+
+  std::uint64_t own_bytes() const { return std::max(forward_bytes, backward_bytes); }
 };
 
 using Choices = std::vector<Choice>;

@@ -27,14 +27,10 @@ struct Rest {
   std::uint64_t own_bytes = 0;  // the next region's alone, on top of what is moving
 };
 
-std::uint64_t own_bytes(const Choice& choice) {
-  return std::max(choice.forward_bytes, choice.backward_bytes);
-}
-
 bool is_dominated(const Step& step, const Step& by) {
   const Choice &a = by.choice, &b = step.choice;
   return a.kept_bytes <= b.kept_bytes && a.offloaded_bytes <= b.offloaded_bytes &&
-         own_bytes(a) <= own_bytes(b) && a.forward_seconds <= b.forward_seconds &&
+         a.own_bytes() <= b.own_bytes() && a.forward_seconds <= b.forward_seconds &&
          a.backward_seconds <= b.backward_seconds;
 }
 
@@ -87,8 +83,8 @@ class Search {
       for (const Step& step : *regions_[i]) {
         const Choice& choice = step.choice;
         rest_[i].peak_bytes = std::min(
-            rest_[i].peak_bytes, std::max(own_bytes(choice), choice.kept_bytes + rest_[i + 1].peak_bytes));
-        rest_[i].own_bytes = std::min(rest_[i].own_bytes, own_bytes(choice));
+            rest_[i].peak_bytes, std::max(choice.own_bytes(), choice.kept_bytes + rest_[i + 1].peak_bytes));
+        rest_[i].own_bytes = std::min(rest_[i].own_bytes, choice.own_bytes());
       }
     }
   }

@@ -93,8 +93,8 @@ std::vector<std::size_t> worth_having(const std::vector<Choice>& choices) {
 void thin(std::vector<std::size_t>& kept, const std::vector<Choice>& choices, std::size_t most) {
   const auto least_kept =
       *std::ranges::min_element(kept, {}, [&](std::size_t i) { return choices[i].kept_bytes; });
-  const auto lowest = *std::ranges::min_element(
-      kept, {}, [&](std::size_t i) { return std::max(choices[i].forward_bytes, choices[i].backward_bytes); });
+  const auto lowest =
+      *std::ranges::min_element(kept, {}, [&](std::size_t i) { return choices[i].own_bytes(); });
   while (kept.size() > most) {
     std::size_t least = 0;
     double least_gap = std::numeric_limits<double>::infinity();
