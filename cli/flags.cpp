@@ -9,6 +9,7 @@
 
 #include "snug/base/error.h"
 #include "snug/base/parse.h"
+#include "snug/memory/process_memory.h"
 
 namespace snug::cli {
 namespace {
@@ -92,8 +93,8 @@ c10::Device parse_device(const std::string& text, bool must_exist) {
                                                 : std::nullopt;
   check(index && *index >= 0 && *index < 128, "--device must be auto, cpu, cuda or cuda:i, got \"", text,
         "\"");
-  check(!must_exist || devices > 0, "--device ", text,
-        ": no GPU found, or snug was built with SNUG_CUDA=OFF; use ", "--device cpu");
+  if (must_exist && devices == 0)
+    fail("--device ", text, ": no GPU found: ", memory::why_no_cuda_device(), "; use --device cpu");
   check(!must_exist || *index < devices, "--device ", text, ": this machine has ", devices,
         devices == 1 ? " GPU" : " GPUs", ", counted from 0");
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(*index)};

@@ -69,6 +69,20 @@ CudaDevice cuda_device(c10::DeviceIndex device) {
   return {properties.name, total, free};
 }
 
+std::string why_no_cuda_device() {
+  int count = 0, has = 0, needs = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  cudaDriverGetVersion(&has);
+  cudaRuntimeGetVersion(&needs);
+  const auto version = [](int number) { return concat("CUDA ", number / 1000, ".", number % 1000 / 10); };
+  std::string why = cudaGetErrorString(error);
+  if (has == 0) why = "no NVIDIA driver is installed";
+  if (has > 0 && error == cudaErrorInsufficientDriver)
+    why = concat("the driver is too old: it knows ", version(has), ", and ", version(needs), " is needed");
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible ? concat(why, " (CUDA_VISIBLE_DEVICES is \"", visible, "\")") : why;
+}
+
 bool let_cuda_segments_grow(bool grow) {
   const bool before = c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments();
   if (!std::getenv("PYTORCH_ALLOC_CONF") && !std::getenv("PYTORCH_CUDA_ALLOC_CONF"))

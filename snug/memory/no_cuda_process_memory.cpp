@@ -18,6 +18,9 @@ void note_memory_before_context(c10::DeviceIndex) {
 CudaDevice cuda_device(c10::DeviceIndex) {
   no_cuda();
 }
+std::string why_no_cuda_device() {
+  return "snug was built with SNUG_CUDA=OFF";
+}
 bool let_cuda_segments_grow(bool) {
   no_cuda();
 }

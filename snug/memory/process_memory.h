@@ -40,6 +40,9 @@ struct CudaDevice {
 };
 SNUG_API CudaDevice cuda_device(c10::DeviceIndex device);
 
+// Why there is no GPU, as far as the driver says: "no NVIDIA driver is installed".
+SNUG_API std::string why_no_cuda_device();
+
 // Lets the segments of torch's CUDA allocator grow, instead of taking many of fixed sizes that fit no later
 // request: without that it held up to 17 % more than its tensors. What the user set in PYTORCH_ALLOC_CONF
 // stands. Returns what was before.
