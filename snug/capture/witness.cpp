@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "snug/base/error.h"
-#include "snug/hooks/region.h"
 #include "snug/hooks/meta_target.h"
+#include "snug/hooks/region.h"
 
 namespace snug::capture {
 

@@ -14,26 +14,23 @@ namespace {
 constexpr std::int64_t kCublasWorkspace = 32_MiB;  // torch 2.11's on Hopper
 
 thread_local MetaTargetScope* current = nullptr;
-thread_local bool for_cuda = false;
 
 }  // namespace
 
 bool meta_stands_for_cuda() noexcept {
-  return for_cuda;
+  return current && current->target() == c10::kCUDA;
 }
 
 void after_product_on_meta() {
-  if (for_cuda) current->take_workspace(/*of_backward=*/torch::autograd::get_current_graph_task_id() >= 0);
+  if (meta_stands_for_cuda())
+    current->take_workspace(/*of_backward=*/torch::autograd::get_current_graph_task_id() >= 0);
 }
 
 MetaTargetScope::MetaTargetScope(c10::DeviceType target)
-    : target_(target), before_(std::exchange(current, this)) {
-  for_cuda = target_ == c10::kCUDA;
-}
+    : target_(target), before_(std::exchange(current, this)) {}
 
 MetaTargetScope::~MetaTargetScope() {
   current = before_;
-  for_cuda = current && current->target_ == c10::kCUDA;
 }
 
 void MetaTargetScope::take_workspaces() {

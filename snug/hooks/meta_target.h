@@ -26,6 +26,7 @@ class SNUG_API MetaTargetScope {
   MetaTargetScope(const MetaTargetScope&) = delete;  // it is a stretch of time
   MetaTargetScope& operator=(const MetaTargetScope&) = delete;
 
+  c10::DeviceType target() const { return target_; }
   // Both now, and not in the middle of some region.
   void take_workspaces();
 

@@ -22,6 +22,10 @@ namespace snug::memory {
 // Context, cuBLAS, cuDNN and kernels are loaded as they are first used: 0.74 GiB on an H200 after a step of a
 // Llama-like model.
 inline constexpr std::uint64_t kUsualOutside = 922_MiB;
+// A plan written by hand, and no plan, say nothing of it.
+inline std::uint64_t outside_or_usual(std::uint64_t planned_bytes) {
+  return planned_bytes > 0 ? planned_bytes : kUsualOutside;
+}
 
 class SNUG_API DeviceBudget {
  public:

@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <tuple>
 
-#include "snug/ops/attention_blockwise.h"
 #include "snug/hooks/meta_target.h"
+#include "snug/ops/attention_blockwise.h"
 
 namespace snug::ops {
 namespace {

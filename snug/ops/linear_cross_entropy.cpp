@@ -14,8 +14,8 @@
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
-#include "snug/ops/linear_cross_entropy_pieces.h"
 #include "snug/hooks/meta_target.h"
+#include "snug/ops/linear_cross_entropy_pieces.h"
 #include "snug/ops/operator.h"
 
 namespace snug::ops {

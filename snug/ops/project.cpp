@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "snug/base/error.h"
-#include "snug/ops/gradient_buffer.h"
 #include "snug/hooks/meta_target.h"
+#include "snug/ops/gradient_buffer.h"
 #include "snug/ops/operator.h"
 
 namespace snug::ops {

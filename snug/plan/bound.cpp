@@ -61,10 +61,10 @@ struct Mixture {
   double forward = 0, backward = 0;  // the share of copying
 };
 
-double mixed_seconds(const Problem& problem, const Choice& choice, Mixture mixture) {
+double mixed_seconds(const Problem& problem, const Choice& choice, std::uint64_t copied_bytes,
+                     Mixture mixture) {
   const auto mixed = [&](double computing, double rate, double share) {
-    const double copying =
-        choice.offloaded_bytes > 0 ? static_cast<double>(choice.offloaded_bytes) / rate : 0;
+    const double copying = copied_bytes > 0 ? static_cast<double>(copied_bytes) / rate : 0;
     return (1 - share) * (computing + problem.copy_slowdown * copying) + share * copying;
   };
   return mixed(choice.forward_seconds, problem.to_host_rate, mixture.forward) +
@@ -75,16 +75,18 @@ std::uint64_t least_own_bytes(const Choices& choices) {
   return std::ranges::min_element(choices, {}, &Choice::own_bytes)->own_bytes();
 }
 
-// What a choice keeps, and what is on its way from it, is there while the next region needs `next_bytes`.
-Relaxed relax(const Problem& problem, const Choices& choices, std::uint64_t next_bytes, std::uint64_t budget,
-              Mixture mixture) {
+// What a choice keeps, and what is on its way from it, is there while the next region runs. What the last one
+// offloads is never copied, so its part is computing alone.
+Relaxed relax(const Problem& problem, std::size_t number, std::uint64_t budget, Mixture mixture) {
+  const bool is_last = number + 1 == problem.regions.size();
+  const std::uint64_t next_bytes = is_last ? 0 : least_own_bytes(*problem.regions[number + 1]);
   std::vector<Corner> corners;
   Relaxed relaxed;
-  for (const Choice& choice : choices) {
-    const std::uint64_t needed =
-        std::max(choice.own_bytes(), choice.kept_bytes + choice.offloaded_bytes + next_bytes);
+  for (const Choice& choice : *problem.regions[number]) {
+    const std::uint64_t copied = is_last ? 0 : choice.offloaded_bytes;
+    const std::uint64_t needed = std::max(choice.own_bytes(), choice.kept_bytes + copied + next_bytes);
     if (needed > budget) continue;
-    const double seconds = mixed_seconds(problem, choice, mixture);
+    const double seconds = mixed_seconds(problem, choice, copied, mixture);
     relaxed.needs.push_back({needed, seconds});
     corners.push_back({choice.kept_bytes, seconds});
   }
@@ -135,20 +137,14 @@ bool has_offload(const Problem& problem) {
   });
 }
 
-// Of the regions, for one mixture. What the last region offloads is never copied, so its part is computing
-// alone.
+// Of the regions, for one mixture.
 double bound_of_regions(const Problem& problem, std::uint64_t budget_bytes, Mixture mixture) {
   Passed passed;
   double fastest = 0, extra = 0;
   std::uint64_t kept_at_least = 0;  // by the regions passed
   for (std::size_t i = 0; i < problem.regions.size(); ++i) {
     if (kept_at_least > budget_bytes) return kInfinity;
-    Choices choices = *problem.regions[i];
-    const bool is_last = i + 1 == problem.regions.size();
-    if (is_last)
-      for (Choice& choice : choices) choice.offloaded_bytes = 0;
-    const std::uint64_t next_bytes = is_last ? 0 : least_own_bytes(*problem.regions[i + 1]);
-    const Relaxed region = relax(problem, choices, next_bytes, budget_bytes - kept_at_least, mixture);
+    const Relaxed region = relax(problem, i, budget_bytes - kept_at_least, mixture);
     if (region.corners.empty()) return kInfinity;
     extra = std::max(extra, extra_seconds(passed, region, budget_bytes));
     fastest += region.fastest();
@@ -162,11 +158,14 @@ double bound_of_regions(const Problem& problem, std::uint64_t budget_bytes, Mixt
 
 double lower_bound(const Problem& problem, std::uint64_t budget_bytes) {
   if (budget_bytes < problem.floor_bytes) return kInfinity;
-  double regions = bound_of_regions(problem, budget_bytes, {});
-  if (has_offload(problem))
+  double regions = 0;
+  if (has_offload(problem)) {
     for (const double forward : {0.0, 0.125, 0.25, 0.375, 0.5, 0.75, 1.0})
       for (const double backward : {0.0, 0.25, 0.5, 0.75, 1.0})
         regions = std::max(regions, bound_of_regions(problem, budget_bytes, {forward, backward}));
+  } else {
+    regions = bound_of_regions(problem, budget_bytes, {});
+  }
   constexpr double kRounding = 1 - 1e-12;
   return (problem.fixed_seconds + problem.passes * regions) * kRounding;
 }

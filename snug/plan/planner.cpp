@@ -16,7 +16,7 @@ constexpr double kWorthMentioning = 0.01;
 // Of all splits together, those that no other beats.
 std::vector<Offer> worth_having(std::vector<Offer> all) {
   std::ranges::stable_sort(all, [](const Offer& a, const Offer& b) {
-    return std::pair(a.peak_bytes, a.seconds) < std::pair(b.peak_bytes, b.seconds);
+    return std::pair(a.tensor_bytes, a.seconds) < std::pair(b.tensor_bytes, b.seconds);
   });
   std::vector<Offer> offers;
   for (Offer& offer : all)
@@ -52,12 +52,11 @@ Planner::Planner(std::vector<Split> splits, const Overhead& overhead) : splits_(
   for (std::size_t i = 0; i < splits_.size(); ++i)
     for (Point& point : search(splits_[i].model->problem()))
       all.push_back({.split = i,
-                     .peak_bytes = splits_[i].model->peak_bytes(point.chosen),
                      .seconds = point.seconds,
+                     .tensor_bytes = splits_[i].model->peak_bytes(point.chosen),
                      .host_bytes = splits_[i].model->host_bytes(point.chosen),
                      .chosen = std::move(point.chosen)});
   offers_ = worth_having(std::move(all));
-  for (Offer& offer : offers_) offer.tensor_bytes = offer.peak_bytes;
   set_overhead(overhead);
 }
 

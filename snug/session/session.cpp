@@ -87,8 +87,7 @@ class Session::Impl {
         hardware_(options.hardware ? *options.hardware : session::hardware_of(options.device)),
         threads_(plan_),
         segments_(options.device),
-        budget_(options.device, plan_.budget_bytes,
-                plan_.predicted.outside_bytes > 0 ? plan_.predicted.outside_bytes : memory::kUsualOutside),
+        budget_(options.device, plan_.budget_bytes, memory::outside_or_usual(plan_.predicted.outside_bytes)),
         tracker_(
             {.device = options.device,
              .budget_bytes = options.device.is_cuda() ? std::nullopt : std::optional(plan_.budget_bytes)}),

@@ -7,14 +7,12 @@
 #pragma once
 
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "snug/base/export.h"
 #include "snug/plan/cost.h"
 #include "snug/plan/hardware.h"
 #include "snug/plan/planner.h"
-#include "snug/trace/work.h"
 #include "snug/train/config.h"
 
 namespace snug::train {

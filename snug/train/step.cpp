@@ -144,8 +144,7 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
 }
 
 std::uint64_t expected_outside(const TrainConfig& config) {
-  const std::uint64_t planned = config.plan ? config.plan->predicted.outside_bytes : 0;
-  return planned > 0 ? planned : memory::kUsualOutside;
+  return memory::outside_or_usual(config.plan ? config.plan->predicted.outside_bytes : 0);
 }
 
 std::int64_t meta_passes(const TrainConfig& config) {

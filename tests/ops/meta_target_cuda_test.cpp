@@ -9,11 +9,11 @@
 #include <string>
 
 #include "snug/base/bytes.h"
+#include "snug/hooks/meta_target.h"
 #include "snug/memory/tracker.h"
 #include "snug/ops/attention.h"
 #include "snug/ops/embedding.h"
 #include "snug/ops/linear_cross_entropy.h"
-#include "snug/hooks/meta_target.h"
 #include "snug/ops/rms_norm.h"
 #include "snug/ops/swiglu.h"
 
