@@ -6,10 +6,12 @@
 #include <torch/cuda.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "snug/base/bytes.h"
 #include "snug/hooks/meta_target.h"
+#include "snug/memory/process_memory.h"
 #include "snug/memory/tracker.h"
 #include "snug/ops/attention.h"
 #include "snug/ops/embedding.h"
@@ -37,6 +39,13 @@ class MetaTargetCuda : public testing::Test {
  protected:
   void SetUp() override {
     if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: what operators take there was not compared";
+    memory::empty_cuda_cache();
+    grew_before_ = memory::let_cuda_segments_grow(true);  // else a block may be 1 MiB more than was asked for
+  }
+  void TearDown() override {
+    if (!grew_before_) return;
+    memory::empty_cuda_cache();
+    memory::let_cuda_segments_grow(*grew_before_);
   }
 
   void expect_same(const std::string& what, const Step& run, double within = kRounding) {
@@ -46,6 +55,9 @@ class MetaTargetCuda : public testing::Test {
     EXPECT_NEAR(static_cast<double>(measured), static_cast<double>(predicted), within)
         << what << ": " << format_bytes(measured) << " on the GPU, " << format_bytes(predicted) << " on Meta";
   }
+
+ private:
+  std::optional<bool> grew_before_;
 };
 
 at::Tensor bf16(at::IntArrayRef sizes, c10::Device device) {
