@@ -28,7 +28,7 @@ def train(snug, model, batch, seq_len, steps, *options):
     """(what train says, its plan or None), or (None, why it failed)."""
     with tempfile.TemporaryDirectory() as folder:
         command = [snug, "train", "--model", model, "--device", "cuda", "--steps", str(steps), "--batch-size", str(batch),
-                   "--seq-len", str(seq_len), "--out-dir", folder + "/run", "--json", *options]
+                   "--seq-len", str(seq_len), "--out-dir", folder + "/run", "--no-save", "--json", *options]
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode != 0:
             return None, result.stderr.strip()

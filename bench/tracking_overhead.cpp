@@ -32,7 +32,7 @@ double median(std::vector<double> values) {
 }  // namespace
 
 struct Problem {
-  snug::models::LlamaConfig config;
+  snug::models::ModelConfig config;
   at::Device device;
   at::ScalarType dtype;
   std::int64_t batch, tokens;

@@ -48,7 +48,7 @@ void check_flags(const Flags& flags) {
         " needs --ranks: over how many ranks?");
 }
 
-Activations activations_of_one_rank(const Flags& flags, const models::LlamaConfig& model, c10::Device device,
+Activations activations_of_one_rank(const Flags& flags, const models::ModelConfig& model, c10::Device device,
                                     train::Precision precision, std::int64_t ranks) {
   const std::int64_t batch = flags.batch_size.value_or(8 * ranks);
   check(batch % ranks == 0, "--batch-size ", batch, " is over all ranks, and --ranks ", ranks,
@@ -78,7 +78,7 @@ void run(const Flags& flags) {
                                  .optimizer = flags.optimizer,
                                  .zero_stage = flags.zero_stage.value_or(0),
                                  .ranks = flags.ranks.value_or(1)};
-  std::optional<models::LlamaConfig> model;
+  std::optional<models::ModelConfig> model;
   if (!flags.model.empty()) model = models::load_config(flags.model);
   request.parameters = model ? models::parameter_count(*model) : static_cast<std::uint64_t>(*flags.params);
   const train::StateBytes states = estimate_states(request);
@@ -96,7 +96,7 @@ void add_estimate(CLI::App& snug) {
   add_count(verb, "--params", flags->params, "Number of parameters, such as 7e9");
   add_text(verb, "--model", "NAME|PATH", flags->model,
            "Instead: a preset (" + models::preset_names() + "), folder or config.json");
-  add_choice(verb, "--precision", "fp32|bf16|fp16", flags->precision, train::parse_precision,
+  add_choice(verb, "--precision", "fp32|bf16|fp16", flags->precision, parse_precision,
              "Default bf16 on a GPU, fp32 on the CPU");
   add_choice(verb, "--master", "split|fp32", flags->master, train::parse_master,
              "fp32 value of 16-bit weights: 2 or 4 bytes more; default split for bf16, fp32 for fp16");

@@ -30,6 +30,8 @@ void run(int argc, char** argv) {
   add_estimate(app);
   add_plan(app);
   add_train(app);
+  add_eval(app);
+  add_convert(app);
   add_tune(app);
   add_verify(app);
   add_profile(app);

@@ -55,7 +55,7 @@ fs::path place(const Flags& flags, c10::Device device) {
   return file;
 }
 
-session::ProbeOptions at_shapes_of(const models::LlamaConfig& model) {
+session::ProbeOptions at_shapes_of(const models::ModelConfig& model) {
   return {.layers = model.num_layers,
           .hidden = model.hidden_size,
           .intermediate = model.intermediate_size,

@@ -50,9 +50,12 @@ std::string prediction(const TrainConfig& config, const trace::Snapshot& peak) {
 
 std::string summary(const TrainConfig& config, const TrainResult& result, const fs::path& out_dir) {
   std::string text;
+  if (result.resumed >= config.steps)
+    return fmt::format("{} of {} steps were done before: nothing to do\nRun directory: {}\n", result.steps,
+                       config.steps, out_dir.string());
   if (result.interrupted)
     text += fmt::format("\nInterrupted after step {} of {}\n", result.steps, config.steps);
-  if (result.steps > 0) {
+  if (result.first_loss) {
     text += fmt::format("\nLoss {:.4f} -> {:.4f}, {} per step, {:.0f} tokens/s\n", *result.first_loss,
                         *result.last_loss, train::format_seconds(result.measured.step_seconds),
                         result.tokens_per_second);
@@ -63,13 +66,13 @@ std::string summary(const TrainConfig& config, const TrainResult& result, const 
     text += "\n" + memory_lines(result.measured);
     text += recompute_text(config, result);
   }
-  if (config.budget_bytes && result.steps > 0) {
+  if (config.budget_bytes && result.first_loss) {
     const std::uint64_t used = result.budget_use_bytes(config.device);
     text += fmt::format("budget    {:>12}  {}: {:.1f} % used\n", format_bytes(*config.budget_bytes),
                         within_budget(config, result) ? "held" : "NOT HELD",
                         100 * static_cast<double>(used) / static_cast<double>(*config.budget_bytes));
   }
-  if (config.plan && result.steps > 0) {
+  if (config.plan && result.first_loss) {
     text += fmt::format("planned   {:>12}  {:.2f} % from what was measured\n",
                         format_bytes(config.plan->predicted.peak_bytes),
                         100 * (static_cast<double>(result.budget_use_bytes(config.device)) /
@@ -81,6 +84,7 @@ std::string summary(const TrainConfig& config, const TrainResult& result, const 
 
 Json document(const TrainConfig& config, const TrainResult& result, const fs::path& out_dir) {
   Json json = {{"steps", result.steps},
+               {"resumed", result.resumed},
                {"interrupted", result.interrupted},
                {"first_loss", or_null(result.first_loss)},
                {"last_loss", or_null(result.last_loss)},

@@ -33,6 +33,8 @@ constexpr auto kExamples = R"(Examples:
   snug train --data book.txt --budget 150MiB --json > result.json
       In 150 MiB: the batch is split and values are re-made as far as it takes, and the budget holds. Exit status 1
       and what would help if nothing fits.
+  snug train --data book.txt --out-dir runs/book --steps 500 --save-every 100 --resume
+      Go on where a run was stopped, or killed: the steps that follow are the same, bit for bit.
   snug plan --budget 150MiB --out plan.json && snug train --plan plan.json
       The same in two steps; the plan may be read and edited in between.)";
 
@@ -41,6 +43,10 @@ struct Flags {
   std::optional<std::uint64_t> budget;
   std::string plan, hardware, out_dir;
   bool verify = false;
+  std::int64_t save_every = 0;
+  std::int64_t keep_last = 2;
+  bool no_save = false;
+  bool resume = false;
   bool json = false;
 };
 
@@ -86,7 +92,13 @@ void verify_first(const TrainConfig& config, std::FILE* text_to) {
   print("verified  " + verified_text(verified) + "\n", text_to);
 }
 
+void check_saving(const Flags& flags) {
+  check(!flags.no_save || flags.save_every == 0, "--no-save and --save-every exclude one another");
+  check(!flags.resume || !flags.out_dir.empty(), "--resume goes on in --out-dir: name it");
+}
+
 void run(const Flags& flags) {
+  check_saving(flags);
   TrainConfig config = training_config(flags.training);
   const std::string plan_text = decide(flags, config);
   const fs::path out_dir = flags.out_dir.empty()
@@ -97,7 +109,7 @@ void run(const Flags& flags) {
   train::Progress progress({.steps = config.steps, .budget_bytes = config.budget_bytes});
   const TrainResult result = train::train(
       config, {.out_dir = out_dir,
-               .trace = out_dir / "trace",
+               .trace = flags.resume ? fs::path() : out_dir / "trace",
                .on_prediction =
                    [&](const train::Prediction& predicted) {
                      print(heading(config, out_dir) + plan_text + prediction(config, predicted.peak),
@@ -107,6 +119,10 @@ void run(const Flags& flags) {
                    },
                .on_step = [&](const train::StepMetrics& metrics) { progress.show(metrics); },
                .on_trouble = [](const std::string& text) { print("snug: warning: " + text + "\n", stderr); },
+               .save = !flags.no_save,
+               .save_every = flags.save_every,
+               .keep_last = static_cast<std::size_t>(flags.keep_last),
+               .resume = flags.resume,
                .stop = &stop_on_signal()});
   progress.end();
   print(summary(config, result, out_dir), text_to);
@@ -132,6 +148,13 @@ void add_train(CLI::App& snug) {
       ->disable_flag_override();
   add_text(verb, "--out-dir", "PATH", flags->out_dir,
            "The run directory; default runs/MODEL-N, the first that is free");
+  add_count(
+      verb, "--save-every", flags->save_every,
+      "Save the state after every so many steps, in out-dir/state/step-N; default: after the last alone", 1);
+  add_count(verb, "--keep-last", flags->keep_last, "States to keep; default 2", 1);
+  verb.add_flag("--no-save", flags->no_save, "Save nothing: for measurements")->disable_flag_override();
+  verb.add_flag("--resume", flags->resume, "Go on after the last state in --out-dir; --steps is the total")
+      ->disable_flag_override();
   add_json(verb, flags->json);
   verb.footer(kExamples);
   verb.callback([flags] { run(*flags); });

@@ -90,7 +90,7 @@ std::int64_t micro_batch(const TrainingFlags& flags) {
 }
 
 // A config.json alone is a model of the user's own making, whose tokens may well be bytes.
-void refuse_text_for_published(const TrainingFlags& flags, const models::LlamaConfig& model) {
+void refuse_text_for_published(const TrainingFlags& flags, const models::ModelConfig& model) {
   const bool is_text = flags.data != "synthetic" && fs::path(flags.data).extension() != ".bin";
   std::error_code ignored;  // a file that is not there is refused when it is opened
   if (!is_text || model.vocab_size <= kByteTokens || !fs::is_regular_file(flags.data, ignored)) return;
@@ -99,13 +99,10 @@ void refuse_text_for_published(const TrainingFlags& flags, const models::LlamaCo
         " tokens): make a token file with tools/tokenize.py");
 }
 
-// Training would start from fresh weights, which nobody who names such a folder wants.
-void refuse_published_weights(const std::string& model) {
+// A folder stands for the weights in it; a preset or a config.json for fresh ones.
+fs::path weights_of(const std::string& model) {
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(model, ignored))
-    check(entry.path().extension() != ".safetensors", "--model ", model, " holds weights (",
-          entry.path().filename().string(),
-          "), which snug cannot load yet: give its config.json to train from fresh ones");
+  return !models::find_preset(model) && fs::is_directory(model, ignored) ? fs::path(model) : fs::path();
 }
 
 // The schedule would refuse these at its first step, when there is a run directory already.
@@ -129,7 +126,7 @@ void add_step_flags(CLI::App& verb, TrainingFlags& flags) {
             kMostSequences);
   add_count(verb, "--seq-len", flags.seq_len,
             "Tokens per sequence; default 256, or the model's positions if fewer", 1, kMostSequences);
-  add_choice(verb, "--precision", "fp32|bf16|fp16", flags.precision, train::parse_precision,
+  add_choice(verb, "--precision", "fp32|bf16|fp16", flags.precision, parse_precision,
              "Default bf16 on a GPU, fp32 on the CPU");
   add_choice(verb, "--optimizer", "adamw|sgd", flags.optimizer, train::parse_optimizer, "Default adamw");
   add_number(verb, "--momentum", flags.momentum, "sgd; default 0", 1);
@@ -192,15 +189,19 @@ train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_
   check_schedule(config);
   train::validate(config);
   refuse_text_for_published(flags, config.model);
-  refuse_published_weights(flags.model);
+  if (device_must_exist) config.weights = weights_of(flags.model);
   return config;
+}
+
+train::Precision parse_precision(const std::string& text) {
+  return train::parse_precision(text);
 }
 
 train::Precision default_precision(c10::Device device) {
   return device.is_cuda() ? Precision::Bf16 : Precision::Fp32;
 }
 
-std::int64_t default_seq_len(const models::LlamaConfig& model) {
+std::int64_t default_seq_len(const models::ModelConfig& model) {
   return std::min<std::int64_t>(256, model.max_positions);
 }
 

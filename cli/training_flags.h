@@ -44,9 +44,12 @@ void add_training_flags(CLI::App& verb, TrainingFlags& flags);
 // Throws Error for what contradicts itself or has no use.
 train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_exist = true);
 
+// For --precision.
+train::Precision parse_precision(const std::string& text);
+
 // bf16 on a GPU, fp32 on the CPU.
 train::Precision default_precision(c10::Device device);
 
-std::int64_t default_seq_len(const models::LlamaConfig& model);
+std::int64_t default_seq_len(const models::ModelConfig& model);
 
 }  // namespace snug::cli

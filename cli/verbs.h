@@ -8,6 +8,8 @@ namespace snug::cli {
 void add_estimate(CLI::App& snug);
 void add_plan(CLI::App& snug);
 void add_train(CLI::App& snug);
+void add_eval(CLI::App& snug);
+void add_convert(CLI::App& snug);
 void add_tune(CLI::App& snug);
 void add_verify(CLI::App& snug);
 void add_profile(CLI::App& snug);

@@ -43,7 +43,7 @@ bench() {
     for options in "--batch-size 8 --micro-batch 1 --seq-len 4096" "--batch-size 8 --micro-batch 8 --seq-len 1024 --budget 40GiB" \
       "--batch-size 8 --seq-len 4096" "--batch-size 8 --seq-len 4096 --recompute cheap" "--batch-size 8 --seq-len 4096 --recompute block"; do
       echo "\$ snug train --model llama-1.3b --steps 4 $options"
-      "$build/bin/snug" train --model llama-1.3b --steps 4 $options --out-dir "$run/$RANDOM" 2>&1
+      "$build/bin/snug" train --model llama-1.3b --steps 4 $options --no-save --out-dir "$run/$RANDOM" 2>&1
     done
     echo "\$ snug train --model llama-1.3b --steps 2 --batch-size 8 --seq-len 4096 --budget 20GiB     (does not fit)"
     "$build/bin/snug" train --model llama-1.3b --steps 2 --batch-size 8 --seq-len 4096 --budget 20GiB --out-dir "$run/none" 2>&1 ||

@@ -25,6 +25,7 @@ need_header CLI/CLI.hpp libcli11-dev
 need_header nlohmann/json.hpp nlohmann-json3-dev
 need_header fmt/format.h libfmt-dev
 need_header gtest/gtest.h libgtest-dev
+need_header xxhash.h libxxhash-dev
 need_header benchmark/benchmark.h libbenchmark-dev
 command -v ccache >/dev/null || missing+=(ccache)
 

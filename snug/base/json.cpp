@@ -58,12 +58,15 @@ bool holds(const Json& value) {
   return true;
 }
 
-// The library's message without its "[json.exception.parse_error.101] ", in one line of bearable length.
+// The library's message without its "[json.exception.parse_error.101] ", in one line of bearable length; it
+// quotes what it could not read.
 std::string reason(const Json::exception& error) {
-  std::string_view text = error.what();
-  if (const auto end = text.find("] "); end != text.npos) text.remove_prefix(end + 2);
+  std::string text = error.what();
+  if (const auto end = text.find("] "); end != text.npos) text.erase(0, end + 2);
+  for (char& letter : text)
+    if (letter < ' ' || letter > '~') letter = '?';
   constexpr std::size_t kLongest = 300;
-  return text.size() <= kLongest ? std::string(text) : std::string(text.substr(0, kLongest)) + "...";
+  return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
 }
 
 }  // namespace
@@ -106,6 +109,11 @@ bool JsonReader::has(const std::string& key) const {
   read_.insert(key);
   const auto found = object_.find(key);
   return found != object_.end() && !found->is_null();
+}
+
+bool JsonReader::contains(const std::string& key) const {
+  read_.insert(key);
+  return object_.contains(key);
 }
 
 template <class T>

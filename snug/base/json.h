@@ -29,7 +29,8 @@ class SNUG_API JsonReader {
  public:
   JsonReader(Json object, std::string where);  // where: what errors call this object, e.g. a file name
 
-  bool has(const std::string& key) const;  // present and not null; counts as read
+  bool has(const std::string& key) const;       // present and not null; counts as read
+  bool contains(const std::string& key) const;  // present, if only as null; counts as read
   template <class T>
   T required(const std::string& key) const;  // an integer is accepted as double, never a double as an integer
   template <class T>

@@ -21,6 +21,9 @@ class SNUG_API MappedFile {
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
   const std::filesystem::path& path() const { return path_; }
 
+  // The whole pages among these bytes may leave RAM; read again, they come from the file again.
+  void release(std::size_t first, std::size_t count) const;
+
  private:
   std::filesystem::path path_;
   void* data_ = nullptr;

@@ -74,6 +74,12 @@ void OutputFile::keep() {
   kept_ = true;
 }
 
+// A device or a pipe has no disk below it, and says EINVAL.
+void OutputFile::sync() {
+  if (::fsync(descriptor_) == 0 || errno == EINVAL || errno == EROFS) return;
+  throw RunError(concat(path_.string(), ": cannot write: ", std::generic_category().message(errno)));
+}
+
 void OutputFile::close() {
   ensure(descriptor_ >= 0, path_.string(), " was closed twice");
   // After EINTR Linux has closed the descriptor all the same; closing again could hit another thread's file.

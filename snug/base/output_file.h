@@ -33,6 +33,7 @@ class SNUG_API OutputFile {
   void write(std::span<const std::byte> bytes);
   bool lock();   // until it is closed. False if another process holds it: then the file stays
   void keep();   // from here on the file stays even if close() is never reached (logs)
+  void sync();   // until the bytes are on the disk; throws as write() does
   void close();  // throws RunError if the file system refuses what it took before
   const std::filesystem::path& path() const { return path_; }
 

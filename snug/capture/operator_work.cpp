@@ -51,12 +51,13 @@ double attention_flops(Entries arguments, bool backward) {
 
 // One product per weight [out, in], of x [rows, in] or of its own gradient [rows, out].
 double project_flops(const std::vector<at::Tensor>& inputs, bool backward) {
-  const std::size_t weights = backward ? inputs.size() / 2 : inputs.size() - 1;
+  const auto product = [](const at::Tensor& rows, const at::Tensor& weight) {
+    return 2.0 * static_cast<double>(rows.numel()) * static_cast<double>(weight.numel() / rows.size(-1));
+  };
+  const std::size_t grads = backward ? inputs.size() / 2 : 0;
   double flops = 0;
-  for (std::size_t i = inputs.size() - weights; i < inputs.size(); ++i) {
-    const at::Tensor& times = inputs[backward ? i - weights : 0];
-    flops += 2.0 * static_cast<double>(times.numel()) * static_cast<double>(inputs[i].size(backward ? 1 : 0));
-  }
+  for (std::size_t i = backward ? grads : 1; i < inputs.size(); ++i)
+    if (inputs[i].dim() == 2) flops += product(inputs[backward ? i - grads : 0], inputs[i]);  // no bias
   return flops;
 }
 

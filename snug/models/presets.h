@@ -10,7 +10,7 @@
 
 namespace snug::models {
 
-SNUG_API std::optional<LlamaConfig> find_preset(std::string_view name);
+SNUG_API std::optional<ModelConfig> find_preset(std::string_view name);
 SNUG_API std::string preset_names();  // "tiny, llama-1.3b, ...", for messages and help
 
 }  // namespace snug::models

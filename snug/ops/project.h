@@ -14,12 +14,18 @@
 
 namespace snug::ops {
 
-// x [..., in], each weight [out_i, in]: [..., out_i] each, without bias.
-SNUG_API std::vector<at::Tensor> project(const at::Tensor& x, at::TensorList weights);
+// How a weight lies in memory: as torch's Linear has it, or GPT-2's Conv1D.
+enum class WeightLayout { OutIn, InOut };
 
-SNUG_API at::Tensor linear(const at::Tensor& x, const at::Tensor& weight);
+// x [..., in], each weight [out_i, in]: [..., out_i] each. Biases [out_i]: none, or one for each weight.
+SNUG_API std::vector<at::Tensor> project(const at::Tensor& x, at::TensorList weights,
+                                         at::TensorList biases = {},
+                                         WeightLayout layout = WeightLayout::OutIn);
+
+SNUG_API at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {},
+                           WeightLayout layout = WeightLayout::OutIn);
 
 // The operator of the backward: the sum of grads[i] times weights[i], [rows, in]. Grads are [rows, out_i].
-SNUG_API at::Tensor project_backward(at::TensorList grads, at::TensorList weights);
+SNUG_API at::Tensor project_backward(at::TensorList grads, at::TensorList weights, WeightLayout layout);
 
 }  // namespace snug::ops

@@ -11,6 +11,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <numbers>
+
 #include "snug/base/error.h"
 #include "snug/ops/operator.h"
 
@@ -39,6 +41,19 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
 // 0, 1, 2, ... Not by at::arange: on Meta it grows its result by resize_, which no allocator sees.
 at::Tensor count_up(std::int64_t count, const at::TensorOptions& options) {
   return at::ones({count}, options).cumsum_(0).sub_(1);
+}
+
+// In place; frequencies are radians per position.
+void scale_frequencies(at::Tensor& frequencies, const RopeScaling& scaling) {
+  if (scaling.kind == RopeScaling::Kind::Linear) {
+    frequencies.div_(scaling.factor);
+    return;
+  }
+  const auto positions = static_cast<double>(scaling.original_positions);
+  at::Tensor kept = frequencies.mul(positions / (2 * std::numbers::pi));  // turns
+  kept.sub_(scaling.low_turns).div_(scaling.high_turns - scaling.low_turns).clamp_(0, 1);
+  // kept * frequency + (1 - kept) * frequency / factor
+  frequencies.mul_(kept.mul_(1 - 1 / scaling.factor).add_(1 / scaling.factor));
 }
 
 class RopeFunction : public torch::autograd::Function<RopeFunction> {
@@ -77,11 +92,12 @@ TORCH_LIBRARY_IMPL(snug, Autograd, library) {
 }  // namespace
 
 RopeTable make_rope_table(std::int64_t tokens, std::int64_t head_dim, double theta,
-                          const at::TensorOptions& options) {
+                          const at::TensorOptions& options, const std::optional<RopeScaling>& scaling) {
   check(head_dim > 0 && head_dim % 2 == 0, "rope: head_dim must be even, got ", head_dim);
   auto fp32 = options.dtype(at::kFloat);
   auto exponents = count_up(head_dim / 2, fp32).mul_(2).div_(head_dim);
   auto frequencies = at::pow(theta, exponents).reciprocal_();
+  if (scaling) scale_frequencies(frequencies, *scaling);
   auto angles = at::outer(count_up(tokens, fp32), frequencies);  // [tokens, head_dim / 2]
   return {angles.cos().to(options.dtype()), angles.sin().to(options.dtype())};
 }

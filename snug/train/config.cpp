@@ -16,10 +16,10 @@ std::string missing_attention(const TrainConfig& config) {
 
 }  // namespace
 
-Precision parse_precision(std::string_view text) {
+Precision parse_precision(std::string_view text, std::string_view flag) {
   for (Precision precision : {Precision::Fp32, Precision::Bf16, Precision::Fp16})
     if (text == name(precision)) return precision;
-  fail("--precision must be fp32, bf16 or fp16, got \"", text, "\"");
+  fail(flag, " must be fp32, bf16 or fp16, got \"", text, "\"");
 }
 
 std::string_view name(Precision precision) {

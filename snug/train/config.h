@@ -22,7 +22,8 @@
 namespace snug::train {
 
 enum class Precision { Fp32, Bf16, Fp16 };
-SNUG_API Precision parse_precision(std::string_view text);  // throws Error that lists the names
+// Throws Error that names the flag and lists the names.
+SNUG_API Precision parse_precision(std::string_view text, std::string_view flag = "--precision");
 SNUG_API std::string_view name(Precision precision);
 SNUG_API c10::ScalarType dtype(Precision precision);
 
@@ -58,7 +59,8 @@ struct OptimizerConfig {
 
 struct TrainConfig {
   std::string model_name;  // as given: preset or path
-  models::LlamaConfig model;
+  models::ModelConfig model;
+  std::filesystem::path weights;  // a folder that holds them; empty: fresh ones
   std::string data = "synthetic";
   std::optional<std::uint64_t> shuffle_seed;
   std::int64_t steps = 10;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <fstream>
 #include <string>
 #include <system_error>
 
@@ -30,13 +31,28 @@ bool never_stepped(const fs::path& path) {
   return fs::exists(path / "config.json", missing) && fs::file_size(path / "metrics.jsonl", missing) == 0;
 }
 
+// Lines of later steps than the one that was saved last will be written again; half a line is what a kill
+// left.
+void cut_after(const fs::path& path, std::int64_t step) {
+  std::ifstream file(path, std::ios::binary);
+  std::uintmax_t kept = 0;
+  for (std::string line; std::getline(file, line) && !file.eof(); kept += line.size() + 1) {
+    const Json metrics = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!metrics.is_object() || !metrics.contains("step") || !(metrics["step"] <= step)) break;
+  }
+  fs::resize_file(path, kept);
+}
+
 }  // namespace
 
-RunDirectory::RunDirectory(const fs::path& path, const Json& config) : path_(path) {
+RunDirectory::RunDirectory(const fs::path& path, const Json& config, std::optional<std::int64_t> resume_after)
+    : path_(path) {
   std::error_code error;
+  check(!resume_after || fs::exists(path_ / "config.json", error), "--resume: --out-dir ", path_.string(),
+        " holds no run (config.json is not there); leave out --resume to begin one");
   const bool made = fs::create_directories(path_, error);
   check(!error, "--out-dir ", path_.string(), " cannot be made: ", error.message());
-  if (!never_stepped(path_)) {
+  if (!resume_after && !never_stepped(path_)) {
     for (const char* file : {"config.json", "metrics.jsonl", "trace"})
       check(!fs::exists(path_ / file), "--out-dir ", path_.string(), " already holds a run (", file,
             " is there): choose another");
@@ -44,6 +60,7 @@ RunDirectory::RunDirectory(const fs::path& path, const Json& config) : path_(pat
   try {
     metrics_ = std::make_unique<OutputFile>(path_ / "metrics.jsonl", OutputFile::Mode::Append);
     check(metrics_->lock(), "another run is writing to it");
+    if (resume_after) cut_after(metrics_->path(), *resume_after);
     OutputFile file(path_ / "config.json");
     file.write(config.dump(2) + "\n");
     file.close();

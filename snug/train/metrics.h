@@ -1,4 +1,4 @@
-// The run directory: config.json, metrics.jsonl, trace.
+// The run directory: config.json, metrics.jsonl, trace; state/ beside them is saved_run.h's.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,9 @@ struct StepMetrics {
 class SNUG_API RunDirectory {
  public:
   // Throws Error if the folder cannot be made or written, or already holds a run of at least one step.
-  RunDirectory(const std::filesystem::path& path, const Json& config);
+  // `resume_after`: it must hold a run, of which the lines up to that step stay.
+  RunDirectory(const std::filesystem::path& path, const Json& config,
+               std::optional<std::int64_t> resume_after = std::nullopt);
 
   void append(const StepMetrics& metrics);  // one whole line of metrics.jsonl, on disk when this returns
   const std::filesystem::path& path() const { return path_; }

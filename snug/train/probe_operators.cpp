@@ -26,7 +26,7 @@ Size fitted(Size size, std::int64_t most_positions) {
   return size;
 }
 
-TrainConfig few_layers(const models::LlamaConfig& model, c10::Device device, Size size) {
+TrainConfig few_layers(const models::ModelConfig& model, c10::Device device, Size size) {
   TrainConfig config;
   config.model_name = "probe";
   config.model = model;
@@ -41,7 +41,7 @@ TrainConfig few_layers(const models::LlamaConfig& model, c10::Device device, Siz
 
 }  // namespace
 
-std::vector<plan::MeasuredOperator> probe_operators(const models::LlamaConfig& model, c10::Device device,
+std::vector<plan::MeasuredOperator> probe_operators(const models::ModelConfig& model, c10::Device device,
                                                     const std::function<void(const std::string&)>& say) {
   struct Sum {
     plan::MeasuredOperator measured;

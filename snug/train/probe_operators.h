@@ -16,6 +16,6 @@ namespace snug::train {
 // Steps of the model's first two layers in bf16: one long sequence, several of usual length, one of them.
 // Each operator once per size. What does not fit the device is left out, which `say` is told.
 SNUG_API std::vector<plan::MeasuredOperator> probe_operators(
-    const models::LlamaConfig& model, c10::Device device, const std::function<void(const std::string&)>& say);
+    const models::ModelConfig& model, c10::Device device, const std::function<void(const std::string&)>& say);
 
 }  // namespace snug::train

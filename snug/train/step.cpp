@@ -12,6 +12,7 @@
 #include "snug/base/error.h"
 #include "snug/memory/device_budget.h"
 #include "snug/memory/process_memory.h"
+#include "snug/models/weights.h"
 #include "snug/ops/kernel_image.h"
 #include "snug/optim/adamw.h"
 #include "snug/optim/clip.h"
@@ -35,12 +36,6 @@ tape::Fates fates_by_hand(Recompute recompute, bool offload) {
     if (!is_kept) return trace::Fate::Recompute;
     return offload ? trace::Fate::Offload : trace::Fate::Keep;
   });
-}
-
-models::Llama make_model(const TrainConfig& config, c10::Device device, memory::Tracker& tracker) {
-  auto claim = tracker.claim(Category::Parameter);
-  return models::Llama(config.model, at::TensorOptions(device).dtype(dtype(config.precision)),
-                       attention_backend(config));
 }
 
 }  // namespace
@@ -82,8 +77,20 @@ void prepare(c10::Device device) {
   at::globalContext().lazyInitDevice(at::kCUDA);
 }
 
-TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, memory::Tracker& tracker)
-    : model(make_model(config, device, tracker)) {
+std::shared_ptr<models::LanguageModel> load_model(const TrainConfig& config, c10::Device device) {
+  auto model =
+      models::make_model(config.model, {.tensors = at::TensorOptions(device).dtype(dtype(config.precision)),
+                                        .attention = attention_backend(config),
+                                        .fresh = config.weights.empty()});
+  if (!config.weights.empty() && !device.is_meta()) models::load_weights(*model, config.weights);
+  return model;
+}
+
+TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, memory::Tracker& tracker) {
+  {
+    auto claim = tracker.claim(Category::Parameter);
+    model = load_model(config, device);
+  }
   tracker.adopt(model->parameters(), Category::Parameter);
   auto claim = tracker.claim(Category::Optimizer);
   optimizer = make_optimizer(model->parameters(), config.optimizer);
@@ -101,14 +108,14 @@ std::unique_ptr<tape::Recording> make_recording(const TrainConfig& config, tape:
                                            options);
 }
 
-at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch, const TrainConfig& config,
-                                double scale) {
+at::Tensor accumulate_gradients(models::LanguageModel& model, const io::Batch& batch,
+                                const TrainConfig& config, double scale) {
   const std::int64_t micro_batch = config.micro_batch;
   at::Tensor total;
   for (std::int64_t first = 0; first < batch.tokens.size(0); first += micro_batch) {
     const at::Tensor loss =
-        model->loss_sum(batch.tokens.narrow(0, first, micro_batch),
-                        batch.targets.narrow(0, first, micro_batch), scale, config.head_chunks);
+        model.loss_sum(batch.tokens.narrow(0, first, micro_batch),
+                       batch.targets.narrow(0, first, micro_batch), scale, config.head_chunks);
     loss.backward();
     total = total.defined() ? total.add_(loss.detach()) : loss.detach();
   }
@@ -120,7 +127,7 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
   StepResult result;
   tracker.mark("forward and backward");
   const double scale = inputs.loss_scale.value_or(1);
-  result.loss = accumulate_gradients(setup.model, inputs.batch, config,
+  result.loss = accumulate_gradients(*setup.model, inputs.batch, config,
                                      scale / static_cast<double>(inputs.target_count));
   tracker.mark("optimizer");
   const auto gradients = setup.optimizer->gradients();

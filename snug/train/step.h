@@ -11,7 +11,7 @@
 #include "snug/base/export.h"
 #include "snug/io/token_dataset.h"
 #include "snug/memory/tracker.h"
-#include "snug/models/llama.h"
+#include "snug/models/language_model.h"
 #include "snug/optim/optimizer.h"
 #include "snug/tape/recording.h"
 #include "snug/train/config.h"
@@ -27,10 +27,13 @@ SNUG_API io::TokenDataset open_data(const TrainConfig& config);
 // Before anything is made on the device. Throws Error if this build has no kernels for it.
 SNUG_API void prepare(c10::Device device);
 
+// The model of a run, with its weights if it has any; on Meta without.
+SNUG_API std::shared_ptr<models::LanguageModel> load_model(const TrainConfig& config, c10::Device device);
+
 // Model and optimizer on one device, their memory claimed with the tracker.
 struct SNUG_API TrainingSetup {
   TrainingSetup(const TrainConfig& config, c10::Device device, memory::Tracker& tracker);
-  models::Llama model;
+  std::shared_ptr<models::LanguageModel> model;
   std::unique_ptr<optim::Optimizer> optimizer;
 };
 
@@ -40,7 +43,7 @@ SNUG_API std::unique_ptr<tape::Recording> make_recording(const TrainConfig& conf
 
 // Adds the gradients of the whole batch, micro-batch by micro-batch, and returns the loss. That is `scale`
 // times the sum over all targets, whatever the split, so the gradients do not depend on it.
-SNUG_API at::Tensor accumulate_gradients(models::Llama& model, const io::Batch& batch,
+SNUG_API at::Tensor accumulate_gradients(models::LanguageModel& model, const io::Batch& batch,
                                          const TrainConfig& config, double scale);
 
 struct StepInputs {

@@ -11,8 +11,10 @@
 #include "snug/base/error.h"
 #include "snug/memory/device_budget.h"
 #include "snug/memory/out_of_budget.h"
+#include "snug/models/weights.h"
 #include "snug/precision/grad_scaler.h"
 #include "snug/train/predict.h"
+#include "snug/train/saved_run.h"
 #include "snug/train/step.h"
 #include "snug/train/trace_recorder.h"
 
@@ -127,15 +129,25 @@ std::uint64_t TrainResult::budget_use_bytes(c10::Device device) const {
   return device.is_cuda() ? measured.memory.process_bytes : measured.peak.total;
 }
 
-TrainResult train(const TrainConfig& config, const TrainOptions& options) {
+TrainResult train(const TrainConfig& given, const TrainOptions& options) {
+  TrainConfig config = given;
   validate(config);
   const io::TokenDataset data = open_data(config);
+  std::optional<io::SavedState> state;
+  if (options.resume) state = last_state(options.out_dir, config);
+  const std::int64_t done = state ? step_of(*state) : 0;
+  if (done >= config.steps) return {.steps = done, .resumed = done, .budget_bytes = config.budget_bytes};
+  if (state) config.weights = state->folder();
+  if (!config.weights.empty()) models::check_weights(config.model, config.weights);
   prepare(config.device);
   memory::DeviceBudget budget(config.device, config.budget_bytes, expected_outside(config));
 
   std::optional<RunDirectory> directory;
-  if (!options.out_dir.empty()) directory.emplace(options.out_dir, to_json(config));
-  TrainResult result{.budget_bytes = config.budget_bytes,
+  if (!options.out_dir.empty())
+    directory.emplace(options.out_dir, to_json(given), options.resume ? std::optional(done) : std::nullopt);
+  TrainResult result{.steps = done,
+                     .resumed = done,
+                     .budget_bytes = config.budget_bytes,
                      .predicted = predict(config, {.device_bytes = device_bytes(config.device)})};
   if (directory) leave_plan(config, options.out_dir / "plan.json");
   if (options.on_prediction) options.on_prediction(result.predicted);
@@ -155,11 +167,16 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
   PeakKeeper peaks(tracker, config.device);
   at::manual_seed(config.seed);
   auto setup = with_report(tracker, config, [&] { return TrainingSetup(config, config.device, tracker); });
+  if (state) restore(*state, setup, scaler);
+  const auto save = [&](std::int64_t step) {
+    save_run(options.out_dir, step, given, setup, scaler, options.keep_last);
+  };
   const auto host = make_store(config, result.predicted.host_bytes);
   const auto recording = make_recording(config, {.describe = options.tapes, .host = host});
 
   std::vector<double> seconds;
-  for (std::int64_t step = 0; step < config.steps && !(options.stop && *options.stop); ++step) {
+  std::int64_t saved = done;
+  for (std::int64_t step = done; step < config.steps && !(options.stop && *options.stop); ++step) {
     const auto start = std::chrono::steady_clock::now();
     tracker.mark("step " + std::to_string(step + 1));
     const double lr = optim::learning_rate(schedule, step);
@@ -187,7 +204,7 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
     if (scaler.is_enabled()) update_scale(scaler, metrics);
     if (options.tapes) {
       const auto tapes = recording->take_tapes();
-      if (step == 0) trace.write(tapes);
+      if (step == done) trace.write(tapes);
     }
     trace.end_step();
     seconds.push_back(metrics.seconds);
@@ -196,18 +213,21 @@ TrainResult train(const TrainConfig& config, const TrainOptions& options) {
     if (const std::string trouble = budget.recheck(); !trouble.empty() && options.on_trouble)
       options.on_trouble(trouble);
 
-    if (step == 0) result.first_loss = metrics.loss;
+    if (step == done) result.first_loss = metrics.loss;
     result.last_loss = metrics.loss;
     result.steps = step + 1;
     result.skipped += metrics.skipped;
     if (scaler.is_enabled()) refuse_vanished_scale(*(result.loss_scale = scaler.get_scale()), metrics.step);
     if (!config.allow_nan && !metrics.skipped) refuse_nan(metrics);
+    if (options.save && options.save_every > 0 && result.steps % options.save_every == 0)
+      save(saved = result.steps);
   }
+  if (options.save && result.steps > saved) save(result.steps);
   trace.finish();
   if (host) result.measured.host_bytes = host->arena().peak_bytes();
   if (recording) result.measured.recomputed = recording->totals();
   result.interrupted = result.steps < config.steps;
-  if (result.steps > 0) {
+  if (!seconds.empty()) {
     result.measured.step_seconds = median_after_first(seconds);
     result.tokens_per_second =
         static_cast<double>(config.batch_size * config.seq_len) / result.measured.step_seconds;

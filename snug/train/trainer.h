@@ -29,6 +29,12 @@ struct TrainOptions {
   std::function<void(const std::string&)> on_trouble;  // the budget can no longer be promised, and why
   // Before they are used, times the loss scale in fp16: to look at them.
   std::function<void(std::int64_t step, const std::vector<at::Tensor>& gradients)> on_gradients;
+  // Into out_dir/state: after the last step, when stopped, and after every so many steps (0: not in between).
+  bool save = false;
+  std::int64_t save_every = 0;
+  std::size_t keep_last = 2;  // states
+  // Goes on after the last state in out_dir; from the start if it has none. Not if all steps are done.
+  bool resume = false;
   const std::atomic<bool>* stop = nullptr;  // set (by Ctrl-C): the run ends after the current step
 };
 
@@ -41,7 +47,8 @@ struct Measured {
 };
 
 struct TrainResult {
-  std::int64_t steps = 0;
+  std::int64_t steps = 0;    // done, those before a resume included
+  std::int64_t resumed = 0;  // the step after which this run went on
   bool interrupted = false;
   std::int64_t skipped = 0;                     // of these, because fp16 overflowed
   std::optional<double> first_loss, last_loss;  // none if the run ended before its first step

@@ -48,9 +48,9 @@ class CacheReturned {
   c10::Device device_;
 };
 
-std::vector<at::Tensor> take_gradients(models::Llama& model) {
+std::vector<at::Tensor> take_gradients(models::LanguageModel& model) {
   std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : model->parameters()) {
+  for (const at::Tensor& parameter : model.parameters()) {
     gradients.push_back(parameter.grad().defined() ? parameter.grad().cpu() : at::Tensor());
     parameter.mutable_grad().reset();
   }
@@ -94,16 +94,16 @@ Verified verify(const TrainConfig& config) {
   const io::Batch batch{host.tokens.to(config.device), host.targets.to(config.device)};
   const auto gradients = [&] {
     const double scale = first_loss_scale(config).value_or(1);
-    accumulate_gradients(setup.model, batch, config,
+    accumulate_gradients(*setup.model, batch, config,
                          scale / static_cast<double>(count_targets(batch.targets)));
-    return take_gradients(setup.model);
+    return take_gradients(*setup.model);
   };
 
   std::optional<std::vector<at::Tensor>> plain;
   try {
     plain = gradients();
   } catch (const c10::OutOfMemoryError&) {
-    take_gradients(setup.model);  // what there is of them
+    take_gradients(*setup.model);  // what there is of them
   }
   Verified verified;
   const auto recording = make_recording(config, {.verify = true});

@@ -80,7 +80,7 @@ TEST_F(MetaStep, Silu) {
 }
 
 std::function<void()> llama_step(at::Device device, std::int64_t tokens, bool tied, int backwards) {
-  models::LlamaConfig config{.vocab_size = 61,
+  models::ModelConfig config{.vocab_size = 61,
                              .hidden_size = 32,
                              .intermediate_size = 80,
                              .num_layers = 2,

@@ -24,7 +24,7 @@ using FatesOfCalls = std::vector<std::vector<Fate>>;
 
 using Run = std::function<void(memory::Tracker&)>;
 
-const models::LlamaConfig kSmall{.vocab_size = 128,
+const models::ModelConfig kSmall{.vocab_size = 128,
                                  .hidden_size = 64,
                                  .intermediate_size = 176,
                                  .num_layers = 3,
@@ -33,7 +33,7 @@ const models::LlamaConfig kSmall{.vocab_size = 128,
                                  .head_dim = 16,
                                  .max_positions = 64};
 
-Run llama_steps(const models::LlamaConfig& config, at::ScalarType dtype, int passes) {
+Run llama_steps(const models::ModelConfig& config, at::ScalarType dtype, int passes) {
   return [=](memory::Tracker& tracker) {
     models::Llama model(config, at::TensorOptions(c10::kMeta).dtype(dtype));
     tracker.adopt(model->parameters(), trace::Category::Parameter);

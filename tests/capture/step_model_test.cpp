@@ -18,7 +18,7 @@ namespace {
 using plan::StepModel;
 
 StepModel model_of(std::int64_t layers, std::int64_t batch, std::size_t passes) {
-  const models::LlamaConfig config{.vocab_size = 512,
+  const models::ModelConfig config{.vocab_size = 512,
                                    .hidden_size = 128,
                                    .intermediate_size = 344,
                                    .num_layers = layers,

@@ -15,7 +15,7 @@ struct Shape {
 };
 
 std::vector<trace::RegionTape> tapes(const Shape& shape, at::ScalarType dtype, c10::Device device) {
-  const models::LlamaConfig config{.vocab_size = 128,
+  const models::ModelConfig config{.vocab_size = 128,
                                    .hidden_size = shape.hidden,
                                    .intermediate_size = shape.ffn,
                                    .num_layers = shape.layers,
@@ -63,7 +63,7 @@ TEST(CapturedTapes, EveryPresetHasTheStructureOfASmallModelOnTheCpu) {
   const auto gqa = tapes({64, 176, 1, 4, 2, 1, 16, false}, at::kBFloat16, c10::kCPU);
   const auto mha = tapes({64, 176, 1, 4, 4, 1, 16, false}, at::kBFloat16, c10::kCPU);
   for (const char* name : {"tiny", "llama-1.3b", "llama2-7b", "llama3-8b"}) {
-    const models::LlamaConfig config = models::load_config(name);
+    const models::ModelConfig config = models::load_config(name);
     const auto large = capture(c10::kMeta,
                                [&](memory::Tracker&) {
                                  const auto options = at::TensorOptions(c10::kMeta);

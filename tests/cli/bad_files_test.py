@@ -2,6 +2,7 @@
 import fcntl
 import json
 import resource
+import struct
 
 from command import SMALL, CommandTest
 
@@ -31,11 +32,14 @@ class BadData(CommandTest):
         self.write_tokens("good.bin", list(range(200)))
         self.succeeds(*RUN, "--data", "good.bin")
 
-    def test_a_folder_with_weights_is_refused_and_not_trained_from_scratch(self):
+    def test_a_folder_stands_for_its_weights_and_is_not_trained_from_scratch_without(self):
         (self.folder / "published").mkdir()
         self.write("published/config.json", json.dumps(CONFIG))
+        self.refuses(*RUN, "--model", "published", says=["published", "no weights", "model.safetensors"])
         self.write("published/model.safetensors", b"")
-        self.refuses(*RUN, "--model", "published", says=["published", "model.safetensors", "config.json"])
+        self.refuses(*RUN, "--model", "published", says=["published/model.safetensors", "0 bytes"])
+        self.write("published/model.safetensors", struct.pack("<Q", 2) + b"{}")
+        self.refuses(*RUN, "--model", "published", says=["published", "is in no file"])
 
     def test_sequences_longer_than_the_data_or_the_model(self):
         self.write("book.txt", "to be or not to be")

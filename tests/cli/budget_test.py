@@ -36,7 +36,7 @@ class Budget(CommandTest):
         document = self.run_within(self.leanest, "--out-dir", "run")
         self.assertEqual(document["measured"]["peak_bytes"], self.leanest)
         self.assertEqual({path.name for path in (self.folder / "run").iterdir()},
-                         {"config.json", "plan.json", "metrics.jsonl", "trace"})
+                         {"config.json", "plan.json", "metrics.jsonl", "trace", "state"})
         config, plan = self.read("run/config.json"), self.read("run/plan.json")
         self.assertLess(config["micro_batch"], 4)
         for field in ("micro_batch", "accumulation", "budget_bytes"):

@@ -107,7 +107,7 @@ class Train(CommandTest):
         for number in (1, 2):
             self.assertIn(f"runs/tiny-{number}", self.succeeds("train", "--steps", 1, *SMALL))
         run = self.folder / "runs" / "tiny-2"
-        self.assertEqual({path.name for path in run.iterdir()}, {"config.json", "metrics.jsonl", "trace"})
+        self.assertEqual({path.name for path in run.iterdir()}, {"config.json", "metrics.jsonl", "trace", "state"})
         self.assertEqual(json.loads((run / "config.json").read_text())["model"], "tiny")
 
     def test_text_shows_prediction_and_measurement_side_by_side(self):

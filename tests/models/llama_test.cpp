@@ -13,7 +13,7 @@
 namespace snug::models {
 namespace {
 
-LlamaConfig small(bool tied) {
+ModelConfig small(bool tied) {
   return {.vocab_size = 29,
           .hidden_size = 24,
           .intermediate_size = 40,

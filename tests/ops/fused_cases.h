@@ -119,6 +119,19 @@ inline std::vector<FusedCase> fused_cases() {
        [](const Tensors& in) {
          return Tensors{at::linear(in[0], in[1]), at::linear(in[0], in[2]), at::linear(in[0], in[3])};
        }});
+  cases.push_back({"project with biases",
+                   {random({2, 5, 24}), random({16, 24}), random({8, 24}), random({16}), random({8})},
+                   [](const Tensors& in) {
+                     return ops::project(in[0], {in[1], in[2]}, {in[3], in[4]});
+                   },
+                   [](const Tensors& in) {
+                     return Tensors{at::linear(in[0], in[1], in[3]), at::linear(in[0], in[2], in[4])};
+                   }});
+  cases.push_back(
+      {"linear of a weight [in, out]",
+       {random({2, 5, 24}), random({24, 16}), random({16})},
+       [](const Tensors& in) { return Tensors{ops::linear(in[0], in[1], in[2], ops::WeightLayout::InOut)}; },
+       [](const Tensors& in) { return Tensors{at::linear(in[0], in[1].t(), in[2])}; }});
   for (const std::int64_t vocabulary : {33, 64, 5003, 8192})
     for (const std::int64_t at_a_time : {0, 4}) {
       at::Tensor targets = at::randint(vocabulary, {2, 7}, at::kLong);

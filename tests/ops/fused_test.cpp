@@ -180,6 +180,9 @@ TEST(FusedOperators, RefuseWhatTheyCannotDo) {
   EXPECT_THROW(project(x, {}), Error);
   EXPECT_THROW(project(x, {at::ones({3, 5})}), Error);
   EXPECT_THROW(project(x, {at::ones({3, 4}, at::kDouble)}), Error);
+  EXPECT_THROW(project(x, {at::ones({3, 4})}, {at::ones({4})}), Error);
+  EXPECT_THROW(project(x, {at::ones({3, 4}), at::ones({3, 4})}, {at::ones({3})}), Error);
+  EXPECT_THROW(linear(x, at::ones({3, 4}), {}, WeightLayout::InOut), Error);
 }
 
 TEST(FusedOperators, ASecondDerivativeIsRefusedByName) {

@@ -19,7 +19,7 @@ constexpr std::int64_t kTokens = 2 * 64, kHidden = 128, kFfn = 352, kLayers = 4,
 
 models::Llama make_model(at::ScalarType dtype) {
   at::manual_seed(1);
-  return models::Llama(models::LlamaConfig{.vocab_size = kVocabulary,
+  return models::Llama(models::ModelConfig{.vocab_size = kVocabulary,
                                            .hidden_size = kHidden,
                                            .intermediate_size = kFfn,
                                            .num_layers = kLayers,

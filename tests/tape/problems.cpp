@@ -249,7 +249,7 @@ std::string name(Numbers numbers) {
 Problem llama(Numbers numbers, c10::Device device) {
   at::manual_seed(7);
   if (numbers == Numbers::Autocast) return of_tokens<PlainLlama>("llama", numbers, device);
-  models::LlamaConfig config{.vocab_size = kWords,
+  models::ModelConfig config{.vocab_size = kWords,
                              .hidden_size = kWidth,
                              .intermediate_size = 80,
                              .num_layers = 3,

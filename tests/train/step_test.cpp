@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "snug/models/llama.h"
 #include "tests/train/random_shape.h"
 
 namespace snug::train {
@@ -30,7 +31,7 @@ Gradients gradients(TrainConfig config, const io::Batch& batch, std::int64_t mic
   config.micro_batch = micro_batch;
   config.head_chunks = head_chunks;
   const double scale = 1.0 / static_cast<double>(count_targets(batch.targets));
-  Gradients result{accumulate_gradients(model, batch, config, scale).item<double>(), {}};
+  Gradients result{accumulate_gradients(*model, batch, config, scale).item<double>(), {}};
   for (const auto& parameter : model->parameters()) result.tensors.push_back(parameter.grad());
   return result;
 }

@@ -1,0 +1,149 @@
+#include "snug/io/convert.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "snug/base/error.h"
+#include "snug/base/json.h"
+#include "snug/io/safetensors_writer.h"
+#include "snug/io/unfinished_folder.h"
+#include "snug/io/weight_files.h"
+
+namespace snug::io {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kOptimizer = "optimizer.safetensors";
+
+// bf16 weights and the 16 bits that they lack (see optim::Master).
+at::Tensor joined(const at::Tensor& weight, const at::Tensor& remainder) {
+  return weight.view(at::kShort).to(at::kInt).bitwise_left_shift_(16).add_(remainder).view(at::kFloat);
+}
+
+// The exact values behind 16-bit weights, where a training state has them.
+class Masters {
+ public:
+  explicit Masters(const fs::path& folder) {
+    std::error_code ignored;
+    if (fs::exists(folder / kOptimizer, ignored)) file_.emplace(folder / kOptimizer);
+  }
+
+  // Undefined if there is none.
+  at::Tensor exact(const std::string& name, const at::Tensor& weight) const {
+    if (!file_) return {};
+    if (const TensorEntry* master = file_->find("master." + name)) return file_->tensor(*master);
+    if (const TensorEntry* remainder = file_->find("remainder." + name))
+      return joined(weight, file_->tensor(*remainder));
+    return {};
+  }
+
+ private:
+  std::optional<SafetensorsFile> file_;
+};
+
+struct Shard {
+  std::vector<TensorSource> tensors;
+  std::uint64_t bytes = 0;
+};
+
+std::vector<Shard> in_shards(std::vector<TensorSource> tensors, std::uint64_t most) {
+  std::vector<Shard> shards(1);
+  for (TensorSource& tensor : tensors) {
+    if (!shards.back().tensors.empty() && shards.back().bytes + tensor.bytes() > most) shards.emplace_back();
+    shards.back().bytes += tensor.bytes();
+    shards.back().tensors.push_back(std::move(tensor));
+  }
+  return shards;
+}
+
+void write_shards(const fs::path& folder, const std::vector<Shard>& shards) {
+  const std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  if (shards.size() == 1) {
+    write_safetensors(folder / "model.safetensors", shards[0].tensors, metadata);
+    return;
+  }
+  Json places = Json::object();
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    write_safetensors(folder / name, shards[i].tensors, metadata);
+    for (const TensorSource& tensor : shards[i].tensors) places[tensor.name] = name;
+    bytes += shards[i].bytes;
+  }
+  write_to_disk(folder / "model.safetensors.index.json",
+                Json{{"metadata", {{"total_size", bytes}}}, {"weight_map", places}}.dump(2) + "\n");
+}
+
+std::string hugging_face_name(c10::ScalarType dtype) {
+  return dtype == c10::kFloat ? "float32" : dtype == c10::kHalf ? "float16" : "bfloat16";
+}
+
+void copy_config(const fs::path& from, const fs::path& to, std::optional<c10::ScalarType> dtype) {
+  Json config = read_json(from);
+  if (dtype) {
+    config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = hugging_face_name(*dtype);
+    if (config.contains("torch_dtype")) config.erase("dtype");
+  }
+  write_to_disk(to, config.dump(2) + "\n");
+}
+
+// Small files of a model: its tokenizer, its generation settings, its licence.
+bool goes_along(const fs::directory_entry& entry) {
+  std::error_code ignored;
+  const std::string name = entry.path().filename().string(), extension = entry.path().extension().string();
+  if (!entry.is_regular_file(ignored) || name.starts_with(".")) return false;
+  if (name == "config.json" || name == "state.json" || name.ends_with(".index.json")) return false;
+  return extension == ".json" || extension == ".txt" || extension == ".model" || extension == ".jinja" ||
+         extension == ".md" || name == "LICENSE";
+}
+
+}  // namespace
+
+Converted convert_weights(const fs::path& from, const fs::path& to, const ConvertOptions& options) {
+  std::error_code error;
+  const fs::path target = to.has_filename() ? to : to.parent_path();
+  check(!fs::exists(target, error), target.string(), ": is there already; expected a new folder");
+  check(options.shard_bytes > 0, "a file of weights must hold more than 0 bytes");
+  const WeightFiles weights(from);
+  const Masters masters(from);
+
+  std::vector<TensorSource> sources;
+  std::size_t done = 0, count = 0;
+  for (const SafetensorsFile& file : weights.files()) {
+    count += file.entries().size();
+    for (const TensorEntry& entry : file.entries()) {
+      const bool changes = options.dtype && c10::isFloatingType(entry.dtype);
+      const c10::ScalarType dtype = changes ? *options.dtype : entry.dtype;
+      sources.push_back(
+          {entry.name, dtype, entry.shape, [&, dtype] {
+             const at::Tensor weight = file.tensor(entry);
+             const at::Tensor exact = dtype == c10::kFloat ? masters.exact(entry.name, weight) : at::Tensor();
+             const at::Tensor result =
+                 (exact.defined() ? exact : weight).to(dtype, /*non_blocking=*/false, /*copy=*/true);
+             file.release(entry);
+             if (options.on_tensor) options.on_tensor(++done, count);
+             return result;
+           }});
+    }
+  }
+
+  UnfinishedFolder part(target);
+  const std::vector<Shard> shards = in_shards(std::move(sources), options.shard_bytes);
+  write_shards(part.path(), shards);
+  if (fs::exists(from / "config.json", error))
+    copy_config(from / "config.json", part.path() / "config.json", options.dtype);
+  for (const auto& entry : fs::directory_iterator(from, error))
+    if (goes_along(entry)) fs::copy_file(entry.path(), part.path() / entry.path().filename());
+  part.finish();
+
+  Converted result{.tensors = count, .files = shards.size()};
+  for (const Shard& shard : shards) result.bytes += shard.bytes;
+  return result;
+}
+
+}  // namespace snug::io

@@ -1,0 +1,112 @@
+#include "snug/io/training_state.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <system_error>
+
+#include "snug/base/error.h"
+#include "snug/io/checksum.h"
+#include "snug/io/unfinished_folder.h"
+
+namespace snug::io {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::int64_t kVersion = 1;
+constexpr const char* kModel = "model.safetensors";
+constexpr const char* kOptimizer = "optimizer.safetensors";
+constexpr const char* kConfig = "config.json";
+constexpr const char* kState = "state.json";
+constexpr std::string_view kPrefix = "step-";
+constexpr const char* kDamaged =
+    ": is not what was written, by its checksum; remove the folder to go on from the state before";
+
+void check_file(const fs::path& path, const JsonReader& files) {
+  const std::string name = path.filename().string();
+  const JsonReader file(files.required<Json>(name),
+                        concat(path.parent_path().string(), "/state.json: ", name));
+  const auto bytes = file.required<std::int64_t>("bytes");
+  const auto expected = file.required<std::string>("xxh3");
+  file.refuse_unread();
+  const MappedFile mapped(path);
+  check(static_cast<std::int64_t>(mapped.bytes().size()) == bytes, path.string(), ": expected ", bytes,
+        " bytes, got ", mapped.bytes().size(), "; the state is damaged");
+  check(hexadecimal(checksum_of(mapped)) == expected, path.string(), kDamaged);
+}
+
+}  // namespace
+
+void write_training_state(const fs::path& folder, const TrainingState& state) {
+  UnfinishedFolder part(folder);
+  Json files;
+  const auto note = [&](const char* name, const std::string& checksum) {
+    files[name] = {{"bytes", fs::file_size(part.path() / name)}, {"xxh3", checksum}};
+  };
+  const std::string config = state.model_config.dump(2) + "\n";
+  write_to_disk(part.path() / kConfig, config);
+  note(kConfig, checksum_of(config));
+  note(kModel, hexadecimal(write_safetensors(part.path() / kModel, state.model, {{"format", "pt"}})));
+  note(kOptimizer, hexadecimal(write_safetensors(part.path() / kOptimizer, state.optimizer)));
+  Json all = {{"version", kVersion}, {"facts", state.facts}, {"files", files}};
+  all["xxh3"] = checksum_of(all.dump());
+  write_to_disk(part.path() / kState, all.dump(2) + "\n");
+  part.finish();
+}
+
+SavedState::SavedState(const fs::path& folder) : folder_(folder) {
+  const std::string where = (folder / kState).string();
+  Json whole = read_json(folder / kState);
+  const JsonReader json(whole, where);
+  const auto version = json.required<std::int64_t>("version");
+  check(version == kVersion, where, ": version ", version, " of training states is not known; expected ",
+        kVersion);
+  facts_ = json.required<Json>("facts");
+  const auto expected = json.required<std::string>("xxh3");
+  whole.erase("xxh3");
+  check(checksum_of(whole.dump()) == expected, where, kDamaged);
+  const JsonReader files(json.required<Json>("files"), where + ": files");
+  json.refuse_unread();
+  for (const char* name : {kConfig, kModel, kOptimizer}) check_file(folder / name, files);
+  files.refuse_unread();
+  optimizer_ = std::make_unique<SafetensorsFile>(folder / kOptimizer);
+}
+
+fs::path state_folder(const fs::path& run, std::int64_t step) {
+  return run / "state" / concat(kPrefix, step);
+}
+
+std::vector<std::int64_t> saved_steps(const fs::path& run) {
+  std::vector<std::int64_t> steps;
+  std::error_code missing;
+  for (const auto& entry : fs::directory_iterator(run / "state", missing)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kPrefix)) continue;
+    std::int64_t step = 0;
+    const char* const end = name.data() + name.size();
+    const auto [stop, bad] = std::from_chars(name.data() + kPrefix.size(), end, step);
+    if (bad == std::errc() && stop == end && state_folder(run, step).filename() == name)
+      steps.push_back(step);
+  }
+  std::ranges::sort(steps);
+  return steps;
+}
+
+void remove_older_states(const fs::path& run, std::size_t count) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(run / "state", ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(".") && (name.ends_with(".part") || name.ends_with(".old")))
+      fs::remove_all(entry.path(), ignored);
+  }
+  const auto steps = saved_steps(run);
+  for (std::size_t i = 0; i + count < steps.size(); ++i) {
+    const fs::path folder = state_folder(run, steps[i]),
+                   gone = run / "state" / concat(".", kPrefix, steps[i], ".old");
+    fs::rename(folder, gone, ignored);  // so that a kill leaves no half of it under its name
+    fs::remove_all(gone, ignored);
+  }
+}
+
+}  // namespace snug::io

@@ -1,0 +1,54 @@
+// All that a run needs to go on, in one folder that is there whole or not at all:
+//
+//   run/state/step-100/config.json, model.safetensors     the model, as others load it
+//                      optimizer.safetensors              under prefixed names: exp_avg.model.norm.weight
+//                      state.json                         the rest, and a checksum of each file
+//
+// A folder is written under another name, brought to the disk and renamed, so that neither a kill nor a power
+// cut leaves half of one. Tensors are written and read one at a time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/base/json.h"
+#include "snug/io/safetensors.h"
+#include "snug/io/safetensors_writer.h"
+
+namespace snug::io {
+
+struct TrainingState {
+  Json facts;  // whatever is no tensor
+  Json model_config;
+  std::vector<TensorSource> model, optimizer;
+};
+
+// Throws RunError, and leaves what was there, if it cannot be written.
+SNUG_API void write_training_state(const std::filesystem::path& folder, const TrainingState& state);
+
+// One that was written. Opening it reads every byte once.
+class SNUG_API SavedState {
+ public:
+  // Throws Error for a file that is missing or not what was written, and for a version that is not known.
+  explicit SavedState(const std::filesystem::path& folder);
+
+  const Json& facts() const { return facts_; }
+  const SafetensorsFile& optimizer() const { return *optimizer_; }
+  const std::filesystem::path& folder() const { return folder_; }  // also a folder of weights
+
+ private:
+  std::filesystem::path folder_;
+  Json facts_;
+  std::unique_ptr<SafetensorsFile> optimizer_;
+};
+
+// The states of a run: folders step-N in run/state, by number.
+SNUG_API std::filesystem::path state_folder(const std::filesystem::path& run, std::int64_t step);
+SNUG_API std::vector<std::int64_t> saved_steps(const std::filesystem::path& run);
+// All but the last `count`, and what a kill has left unfinished.
+SNUG_API void remove_older_states(const std::filesystem::path& run, std::size_t count);
+
+}  // namespace snug::io

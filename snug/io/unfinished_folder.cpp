@@ -1,0 +1,55 @@
+#include "snug/io/unfinished_folder.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <system_error>
+
+#include "snug/base/error.h"
+#include "snug/base/output_file.h"
+
+namespace snug::io {
+namespace fs = std::filesystem;
+
+namespace {
+
+// Its names are on the disk then.
+void sync_folder(const fs::path& folder) {
+  const int opened = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (opened < 0) return;  // what cannot be opened need not be brought anywhere
+  ::fsync(opened);
+  ::close(opened);
+}
+
+}  // namespace
+
+UnfinishedFolder::UnfinishedFolder(const fs::path& target)
+    : target_(target), path_(target.parent_path() / ("." + target.filename().string() + ".part")) {
+  std::error_code error;
+  fs::remove_all(path_, error);
+  fs::create_directories(path_, error);
+  if (error) throw RunError(concat(path_.string(), ": cannot make this folder: ", error.message()));
+}
+
+UnfinishedFolder::~UnfinishedFolder() {
+  std::error_code ignored;
+  if (!path_.empty()) fs::remove_all(path_, ignored);
+}
+
+void UnfinishedFolder::finish() {
+  sync_folder(path_);
+  std::error_code error;
+  fs::rename(path_, target_, error);
+  if (error) throw RunError(concat(target_.string(), ": cannot make this folder: ", error.message()));
+  path_.clear();
+  sync_folder(target_.has_parent_path() ? target_.parent_path() : fs::path("."));
+}
+
+void write_to_disk(const fs::path& path, std::string_view text) {
+  OutputFile file(path);
+  file.write(text);
+  file.sync();
+  file.close();
+}
+
+}  // namespace snug::io

@@ -1,0 +1,76 @@
+#include "snug/io/weight_files.h"
+
+#include <map>
+#include <set>
+#include <string>
+#include <system_error>
+
+#include "snug/base/error.h"
+#include "snug/base/json.h"
+
+namespace snug::io {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+// Tensor names by file.
+std::map<std::string, std::vector<std::string>> read_index(const fs::path& path) {
+  const JsonReader json(read_json(path), path.string());
+  json.ignore("metadata");
+  const Json places = json.required<Json>("weight_map");
+  json.refuse_unread();
+  check(places.is_object() && !places.empty(), path.string(),
+        ": weight_map must be an object from tensors to files, got ", places.dump().substr(0, 100));
+  std::map<std::string, std::vector<std::string>> files;
+  for (const auto& [tensor, file] : places.items()) {
+    check(file.is_string(), path.string(), ": '", tensor, "' must be in a file, got ", file.dump());
+    const auto name = file.get<std::string>();
+    check(!name.empty() && name != "." && name != ".." && fs::path(name).filename() == name, path.string(),
+          ": '", tensor, "' is said to be in '", name, "'; expected a file of the same folder");
+    files[name].push_back(tensor);
+  }
+  return files;
+}
+
+}  // namespace
+
+bool WeightFiles::are_in(const fs::path& folder) {
+  return is_there(folder / kSingle) || is_there(folder / kIndex);
+}
+
+WeightFiles::WeightFiles(const fs::path& folder) : folder_(folder) {
+  if (is_there(folder / kSingle)) {
+    files_.emplace_back(folder / kSingle);
+    return;
+  }
+  const bool has_pickle =
+      is_there(folder / "pytorch_model.bin") || is_there(folder / "pytorch_model.bin.index.json");
+  check(is_there(folder / kIndex), folder.string(), ": no weights: expected ", kSingle, " or ", kIndex,
+        has_pickle ? "; pytorch_model.bin is not read, save the model with safetensors" : "");
+  open_index(folder / kIndex);
+}
+
+void WeightFiles::open_index(const fs::path& path) {
+  for (const auto& [name, tensors] : read_index(path)) {
+    check(is_there(folder_ / name), path.string(), ": '", name, "' is missing, which holds '",
+          tensors.front(), "'");
+    const SafetensorsFile& file = files_.emplace_back(folder_ / name);
+    for (const std::string& tensor : tensors)
+      check(file.find(tensor), path.string(), ": '", tensor, "' is not in ", name,
+            ", where it is said to be");
+    if (file.entries().size() == tensors.size()) continue;
+    const std::set<std::string> named(tensors.begin(), tensors.end());
+    for (const TensorEntry& entry : file.entries())
+      check(named.contains(entry.name), path.string(), ": '", entry.name, "' in ", name, " is not named");
+  }
+}
+
+}  // namespace snug::io

@@ -1,0 +1,33 @@
+// The weights in a Hugging Face folder: model.safetensors, or several files that model.safetensors.index.json
+// names.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/io/safetensors.h"
+
+namespace snug::io {
+
+class SNUG_API WeightFiles {
+ public:
+  // Throws Error for a folder without weights, a file that is missing, an index that names a tensor which is
+  // not where it says, and a tensor which it does not name.
+  explicit WeightFiles(const std::filesystem::path& folder);
+
+  static bool are_in(const std::filesystem::path& folder);
+
+  const std::vector<SafetensorsFile>& files() const { return files_; }
+  const std::filesystem::path& folder() const { return folder_; }
+
+ private:
+  void open_index(const std::filesystem::path& path);
+
+  std::filesystem::path folder_;
+  std::vector<SafetensorsFile> files_;
+};
+
+}  // namespace snug::io

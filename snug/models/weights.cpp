@@ -1,0 +1,83 @@
+#include "snug/models/weights.h"
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "snug/base/error.h"
+#include "snug/io/weight_files.h"
+
+namespace snug::models {
+namespace {
+
+using io::TensorEntry;
+
+// Files of a model without its head leave out the name of what is around it.
+std::string_view prefix(const ModelConfig& config) {
+  return config.family == Family::Gpt2 ? "transformer." : "model.";
+}
+
+// Buffers that older versions of transformers saved with the weights, and the head if it is the embedding.
+bool is_of_no_use(std::string_view name, const ModelConfig& config) {
+  if (config.tied_embeddings && name == "lm_head.weight") return true;
+  if (config.family == Family::Gpt2)
+    return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+  return name.ends_with(".rotary_emb.inv_freq");
+}
+
+class Loader {
+ public:
+  explicit Loader(LanguageModel& model) : config_(model.config()) {
+    for (auto& item : model.named_parameters()) missing_.emplace(item.key(), item.value());
+  }
+
+  void load(const io::SafetensorsFile& file) {
+    for (const TensorEntry& entry : file.entries()) {
+      if (is_of_no_use(entry.name, config_)) continue;
+      const std::string where = concat(file.path().string(), ": '", entry.name, "'");
+      auto parameter = missing_.find(entry.name);
+      if (parameter == missing_.end()) parameter = missing_.find(concat(prefix(config_), entry.name));
+      check(parameter != missing_.end(), where, " is no parameter of the model that config.json describes");
+      copy(file, entry, parameter->second, where);
+      missing_.erase(parameter);
+    }
+  }
+
+  void check_complete(const std::filesystem::path& folder) const {
+    if (missing_.empty()) return;
+    const auto& [name, parameter] = *missing_.begin();
+    fail(folder.string(), ": '", name, "' ", parameter.sizes(), " is in no file",
+         missing_.size() > 1 ? concat(", nor are ", missing_.size() - 1, " others") : "");
+  }
+
+ private:
+  static void copy(const io::SafetensorsFile& file, const TensorEntry& entry, at::Tensor& parameter,
+                   const std::string& where) {
+    check(c10::isFloatingType(entry.dtype), where, ": expected a floating type, got ",
+          io::safetensors_name(entry.dtype));
+    check(parameter.sizes() == at::IntArrayRef(entry.shape), where, ": the model needs ", parameter.sizes(),
+          ", got ", at::IntArrayRef(entry.shape));
+    if (parameter.is_meta()) return;
+    parameter.copy_(file.tensor(entry));
+    file.release(entry);
+  }
+
+  const ModelConfig& config_;
+  std::map<std::string, at::Tensor> missing_;
+};
+
+}  // namespace
+
+void load_weights(LanguageModel& model, const std::filesystem::path& folder) {
+  at::NoGradGuard no_grad;
+  const io::WeightFiles weights(folder);
+  Loader loader(model);
+  for (const io::SafetensorsFile& file : weights.files()) loader.load(file);
+  loader.check_complete(folder);
+}
+
+void check_weights(const ModelConfig& config, const std::filesystem::path& folder) {
+  load_weights(*make_model(config, {.tensors = at::kMeta, .fresh = false}), folder);
+}
+
+}  // namespace snug::models

@@ -1,0 +1,18 @@
+// Published weights into a model, one tensor at a time: no second copy of them is ever in RAM.
+#pragma once
+
+#include <filesystem>
+
+#include "snug/base/export.h"
+#include "snug/models/language_model.h"
+
+namespace snug::models {
+
+// From a Hugging Face folder, in any floating type; each parameter keeps its own type and device. Throws
+// Error for a tensor that is missing, one that the model does not have, and one of another shape.
+SNUG_API void load_weights(LanguageModel& model, const std::filesystem::path& folder);
+
+// Throws what load_weights() would, by the headers of the files alone.
+SNUG_API void check_weights(const ModelConfig& config, const std::filesystem::path& folder);
+
+}  // namespace snug::models

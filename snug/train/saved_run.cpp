@@ -1,0 +1,140 @@
+#include "snug/train/saved_run.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <torch/version.h>
+
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "snug/base/error.h"
+#include "snug/io/checksum.h"
+#include "snug/plan/plan.h"
+
+namespace snug::train {
+namespace {
+
+constexpr const char* kCpuGenerator = "generator.cpu";
+constexpr const char* kDeviceGenerator = "generator.device";
+
+// What the numbers of the steps to come depend on; how memory is saved is not among it.
+constexpr const char* kMustAgree[] = {"architecture", "data",         "shuffle",   "seed",
+                                      "batch_size",   "seq_len",      "precision", "optimizer",
+                                      "master",       "lr",           "beta1",     "beta2",
+                                      "eps",          "weight_decay", "decay",     "momentum",
+                                      "clip",         "warmup",       "schedule",  "allow_quadratic"};
+
+Json run_facts(const TrainConfig& config) {
+  const Json all = to_json(config);
+  Json facts = Json::object();
+  for (const char* key : kMustAgree) facts[key] = all.contains(key) ? all[key] : Json(nullptr);
+  return facts;
+}
+
+// Which plan ran last: for whoever wonders.
+Json plan_hash(const TrainConfig& config) {
+  return config.plan ? Json(io::checksum_of(plan::to_json(*config.plan).dump())) : Json(nullptr);
+}
+
+at::Generator device_generator(c10::Device device) {
+  return at::globalContext().defaultGenerator(device);
+}
+
+at::Tensor generator_state(at::Generator generator) {
+  const std::scoped_lock lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_generator(at::Generator generator, const at::Tensor& state) {
+  const std::scoped_lock lock(generator.mutex());
+  generator.set_state(state.clone());
+}
+
+c10::Device device_of(const TrainingSetup& setup) {
+  return setup.optimizer->parameters()[0].device();
+}
+
+// "exp_avg.model.norm.weight" and the tensor.
+std::vector<std::pair<std::string, at::Tensor>> optimizer_tensors(const TrainingSetup& setup) {
+  const auto parameters = setup.model->named_parameters();
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const optim::StateTensor& state : setup.optimizer->state())
+    tensors.emplace_back(concat(state.name, ".", parameters[state.parameter].key()), state.tensor);
+  return tensors;
+}
+
+at::Tensor find(const io::SafetensorsFile& file, const std::string& name) {
+  const io::TensorEntry* entry = file.find(name);
+  check(entry, file.path().string(), ": '", name, "' is missing");
+  return file.tensor(*entry);
+}
+
+void copy_into(at::Tensor tensor, const io::SafetensorsFile& file, const std::string& name) {
+  const at::Tensor saved = find(file, name);
+  check(saved.sizes() == tensor.sizes() && saved.scalar_type() == tensor.scalar_type(), file.path().string(),
+        ": '", name, "' is ", saved.scalar_type(), " ", saved.sizes(), ", expected ", tensor.scalar_type(),
+        " ", tensor.sizes());
+  tensor.copy_(saved);
+  file.release(*file.find(name));
+}
+
+}  // namespace
+
+void save_run(const std::filesystem::path& run, std::int64_t step, const TrainConfig& config,
+              const TrainingSetup& setup, const GradScaler& scaler, std::size_t keep_last) {
+  io::TrainingState state;
+  state.facts = {{"step", step},
+                 {"windows", step * config.batch_size},
+                 {"torch", TORCH_VERSION},
+                 {"loss_scale", scaler.is_enabled() ? scaler.state() : Json(nullptr)},
+                 {"plan", plan_hash(config)},
+                 {"run", run_facts(config)}};
+  state.model_config = models::to_json(config.model);
+  for (const auto& parameter : setup.model->named_parameters())
+    state.model.push_back(io::source_of(parameter.key(), parameter.value()));
+  for (const auto& [name, tensor] : optimizer_tensors(setup))
+    state.optimizer.push_back(io::source_of(name, tensor));
+  state.optimizer.push_back(io::source_of(kCpuGenerator, generator_state(device_generator(at::kCPU))));
+  if (!device_of(setup).is_cpu())
+    state.optimizer.push_back(
+        io::source_of(kDeviceGenerator, generator_state(device_generator(device_of(setup)))));
+  io::write_training_state(io::state_folder(run, step), state);
+  io::remove_older_states(run, keep_last);
+}
+
+std::optional<io::SavedState> last_state(const std::filesystem::path& run, const TrainConfig& config) {
+  const auto steps = io::saved_steps(run);
+  if (steps.empty()) return std::nullopt;
+  io::SavedState state(io::state_folder(run, steps.back()));
+  const std::string where = state.folder().string();
+  check(step_of(state) == steps.back(), where, ": holds the state of step ", step_of(state));
+  const JsonReader saved(JsonReader(state.facts(), where).required<Json>("run"), where);
+  const Json now = run_facts(config);
+  for (const char* key : kMustAgree) {
+    const Json before = saved.has(key) ? saved.required<Json>(key) : Json(nullptr);
+    check(before == now.at(key), where, ": this run had ", key, " ", before.dump(), ", now it is ",
+          now.at(key).dump(), "; resume it as it was, or start another from its weights with --model ",
+          where);
+  }
+  return state;
+}
+
+std::int64_t step_of(const io::SavedState& state) {
+  return JsonReader(state.facts(), state.folder().string()).required<std::int64_t>("step");
+}
+
+void restore(const io::SavedState& state, TrainingSetup& setup, GradScaler& scaler) {
+  at::NoGradGuard no_grad;
+  const io::SafetensorsFile& file = state.optimizer();
+  for (const auto& [name, tensor] : optimizer_tensors(setup)) copy_into(tensor, file, name);
+  set_generator(device_generator(at::kCPU), find(file, kCpuGenerator));
+  const c10::Device device = device_of(setup);
+  if (!device.is_cpu() && file.find(kDeviceGenerator))
+    set_generator(device_generator(device), find(file, kDeviceGenerator));
+  if (scaler.is_enabled())
+    scaler.load_state(JsonReader(state.facts(), state.folder().string()).required<Json>("loss_scale"));
+}
+
+}  // namespace snug::train

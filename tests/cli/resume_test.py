@@ -1,0 +1,216 @@
+"""Runs that are stopped, killed or cut off, and go on."""
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import time
+import unittest
+
+from command import MODEL, SNUG, CommandTest
+
+RUN = ("train", "--model", "model.json", "--device", "cpu", "--batch-size", "4", "--seq-len", "32", "--data", "book.txt",
+       "--shuffle", "3")
+KILLS = int(os.environ.get("SNUG_KILLS", "6"))
+
+
+class Resume(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.write_model()
+        self.write("book.txt", "To be, or not to be, that is the question. " * 50)
+
+    def state(self, run, step):
+        return self.folder / run / "state" / f"step-{step}"
+
+    def losses(self, run):
+        lines = (self.folder / run / "metrics.jsonl").read_text().splitlines()
+        return [(line["step"], line["loss"], line["gradient_norm"]) for line in map(json.loads, lines)]
+
+    def assert_same_end(self, one, other, step):
+        self.assertEqual(self.losses(one), self.losses(other))
+        for name in ("model.safetensors", "optimizer.safetensors", "config.json"):
+            self.assertEqual((self.state(one, step) / name).read_bytes(), (self.state(other, step) / name).read_bytes(), name)
+
+    def resumed(self, *flags, later=()):
+        """12 steps at once against 5 and then 7."""
+        self.succeeds(*RUN, *flags, "--steps", 12, "--out-dir", "whole")
+        self.succeeds(*RUN, *flags, "--steps", 5, "--out-dir", "parts")
+        document = self.json(*RUN, *flags, *later, "--steps", 12, "--out-dir", "parts", "--resume")
+        self.assertEqual((document["steps"], document["resumed"], document["interrupted"]), (12, 5, False))
+        self.assert_same_end("whole", "parts", 12)
+
+    def test_five_and_seven_steps_are_twelve(self):
+        self.resumed("--warmup", 4)
+
+    def test_in_bf16_with_either_master(self):
+        for master in ("split", "fp32"):
+            with self.subTest(master):
+                self.resumed("--precision", "bf16", "--master", master)
+                subprocess.run(["rm", "-r", self.folder / "whole", self.folder / "parts"], check=True)
+
+    def test_in_fp16_with_a_scale_that_has_moved(self):
+        self.resumed("--precision", "fp16", "--loss-scale", 2**24)
+        facts = json.loads((self.state("parts", 12) / "state.json").read_text())["facts"]
+        self.assertLess(facts["loss_scale"]["scale"], 2**24)
+
+    def test_with_momentum(self):
+        self.resumed("--optimizer", "sgd", "--momentum", 0.9, "--lr", 0.01)
+
+    def test_under_another_budget_whose_levers_lose_nothing(self):
+        self.resumed(later=("--recompute", "block"))
+
+    def test_a_run_that_is_done_is_left_alone(self):
+        self.succeeds(*RUN, "--steps", 3, "--out-dir", "done")
+        before = self.files()
+        document = self.json(*RUN, "--steps", 3, "--out-dir", "done", "--resume")
+        self.assertEqual((document["steps"], document["resumed"]), (3, 3))
+        self.assertEqual(self.files(), before)
+
+    def test_lines_after_the_last_state_and_half_lines_are_written_again(self):
+        self.succeeds(*RUN, "--steps", 6, "--out-dir", "whole")
+        self.succeeds(*RUN, "--steps", 4, "--out-dir", "cut")
+        metrics = self.folder / "cut" / "metrics.jsonl"
+        metrics.write_text(metrics.read_text() + '{"step":5,"loss":1.5}\n{"step":6,"lo')
+        self.succeeds(*RUN, "--steps", 6, "--out-dir", "cut", "--resume")
+        self.assertEqual(self.losses("cut"), self.losses("whole"))
+
+    def test_states_in_between_and_how_many_stay(self):
+        self.succeeds(*RUN, "--steps", 7, "--save-every", 2, "--keep-last", 3, "--out-dir", "many")
+        self.assertEqual(sorted(os.listdir(self.folder / "many" / "state")), ["step-4", "step-6", "step-7"])
+
+    def test_nothing_is_saved_if_asked(self):
+        self.succeeds(*RUN, "--steps", 2, "--no-save", "--out-dir", "none")
+        self.assertFalse((self.folder / "none" / "state").exists())
+
+    def test_a_state_is_a_model_for_another_run(self):
+        self.succeeds(*RUN, "--steps", 3, "--out-dir", "first")
+        self.succeeds(*RUN, "--steps", 4, "--out-dir", "whole")
+        flags = [flag if flag != "model.json" else "first/state/step-3" for flag in RUN]
+        document = self.json(*flags, "--steps", 1, "--no-save", "--out-dir", "second")
+        self.assertLess(document["first_loss"], self.losses("first")[0][1])  # not from scratch
+
+    def test_ctrl_c_and_sigterm_save(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(number):
+                run = f"stopped-{number}"
+                process = subprocess.Popen([SNUG, *RUN, "--steps", "100000", "--out-dir", run], cwd=self.folder,
+                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                self.wait_for_lines(run, 2, process)
+                process.send_signal(number)
+                self.assertEqual(process.wait(60), 0)
+                done = len(self.losses(run))
+                self.assertTrue(self.state(run, done).is_dir())
+                self.succeeds(*RUN, "--steps", done + 2, "--out-dir", run, "--resume")
+                self.assertEqual(len(self.losses(run)), done + 2)
+
+    def wait_for_lines(self, run, count, process):
+        metrics = self.folder / run / "metrics.jsonl"
+        while not metrics.exists() or metrics.read_text().count("\n") < count:
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+
+    def test_a_kill_at_any_moment_loses_nothing_that_was_saved(self):
+        """SNUG_KILLS times (100 for the figure), in a run that saves after every step."""
+        steps, chance = 60, random.Random(os.environ.get("SNUG_SEED", "7"))
+        self.succeeds(*RUN, "--steps", steps, "--no-save", "--out-dir", "whole")
+        expected = self.losses("whole")
+        run, kills = 0, 0
+        while kills < KILLS:
+            name, run = f"killed-{run}", run + 1
+            (self.folder / name).mkdir()
+            resume = ()
+            while True:
+                process = subprocess.Popen([SNUG, *RUN, "--steps", str(steps), "--save-every", "1", "--out-dir", name, *resume],
+                                           cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                try:
+                    process.wait(chance.uniform(0.3, 1.2) if kills < KILLS else 120)
+                    self.assertEqual(process.returncode, 0, process.stderr.read())
+                    break
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+                    kills += 1
+                finally:
+                    process.stderr.close()
+                resume = ("--resume",) if (self.folder / name / "config.json").exists() else ()
+            self.assertEqual(self.losses(name), expected)
+            self.assertEqual(sorted(os.listdir(self.folder / name / "state")), [f"step-{steps - 1}", f"step-{steps}"])
+
+    def test_a_full_disk_leaves_the_state_before(self):
+        self.succeeds(*RUN, "--steps", 2, "--out-dir", "full")
+        size = (self.state("full", 2) / "optimizer.safetensors").stat().st_size
+        result = self.snug(*RUN, "--steps", 4, "--out-dir", "full", "--resume",
+                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2)))
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertIn("optimizer.safetensors: cannot write", result.stderr)
+        self.assertEqual(os.listdir(self.folder / "full" / "state"), ["step-2"])
+        self.succeeds(*RUN, "--steps", 4, "--out-dir", "full", "--resume")
+
+    def test_a_nan_ends_the_run_and_the_state_before_stays(self):
+        self.succeeds(*RUN, "--steps", 2, "--lr", 1e30, "--clip", 0, "--allow-nan", "--no-save", "--out-dir", "check")
+        result = self.snug(*RUN, "--steps", 9, "--lr", 1e30, "--clip", 0, "--save-every", 1, "--out-dir", "nan")
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertIn("nan at step", result.stderr)
+        self.assertIn("step-1", os.listdir(self.folder / "nan" / "state"))
+
+
+class BadState(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.write_model()
+        self.write("book.txt", "To be, or not to be, that is the question. " * 50)
+        self.succeeds(*RUN, "--steps", 2, "--out-dir", "run")
+        self.state = self.folder / "run" / "state" / "step-2"
+
+    def refuses_to_resume(self, *flags, says):
+        self.refuses(*RUN, "--steps", 4, "--out-dir", "run", "--resume", *flags, says=says)
+
+    def test_a_flipped_byte(self):
+        chance = random.Random(5)
+        for name in ("model.safetensors", "optimizer.safetensors", "config.json", "state.json"):
+            good = (self.state / name).read_bytes()
+            for _ in range(5):
+                place = chance.randrange(len(good))
+                bad = bytearray(good)
+                bad[place] ^= 1 << chance.randrange(8)
+                if name == "state.json" and bad.split() == good.split():
+                    continue
+                with self.subTest(name=name, place=place):
+                    (self.state / name).write_bytes(bad)
+                    self.refuses_to_resume(says=["step-2/" + name if name != "state.json" else "step-2"])
+            (self.state / name).write_bytes(good)
+
+    def test_a_file_that_is_cut_short_or_gone(self):
+        for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
+            good = (self.state / name).read_bytes()
+            (self.state / name).write_bytes(good[:-20])
+            self.refuses_to_resume(says=["step-2/" + name])
+            (self.state / name).unlink()
+            self.refuses_to_resume(says=["step-2/" + name])
+            (self.state / name).write_bytes(good)
+
+    def test_another_run(self):
+        for flags, says in [(("--lr", "0.5"), "lr 0.0003, now it is 0.5"), (("--weight-decay", "0.2"), "weight_decay 0.01, now it is 0.2"),
+                            (("--precision", "bf16"), "precision"), (("--optimizer", "sgd"), "optimizer"), (("--seed", "9"), "seed")]:
+            with self.subTest(flags):
+                self.refuses_to_resume(*flags, says=["step-2", says])
+
+    def test_another_model(self):
+        self.write("model.json", json.dumps({**MODEL, "num_hidden_layers": 3}))
+        self.refuses_to_resume(says=["step-2", "architecture"])
+
+    def test_another_version(self):
+        path = self.state / "state.json"
+        path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+        self.refuses_to_resume(says=["state.json", "version 2"])
+
+    def test_no_run_to_resume(self):
+        self.refuses(*RUN, "--out-dir", "nowhere", "--resume", says="holds no run")
+        self.refuses(*RUN, "--resume", says="--out-dir")
+        self.refuses(*RUN, "--no-save", "--save-every", 2, says="--no-save")
+
+
+if __name__ == "__main__":
+    unittest.main()
