@@ -46,7 +46,7 @@ constexpr std::array kFamilies = {
     FamilyName{Family::Gpt2, "gpt2", "GPT2LMHeadModel"},
 };
 
-const FamilyName& find_family(const std::string& model_type, const std::string& where) {
+FamilyName find_family(const std::string& model_type, const std::string& where) {
   std::string known;
   for (const FamilyName& family : kFamilies) {
     if (model_type == family.model_type) return family;
@@ -56,7 +56,7 @@ const FamilyName& find_family(const std::string& model_type, const std::string& 
 }
 
 Family read_family(const JsonReader& json, const std::string& where) {
-  const FamilyName& family = find_family(json.required<std::string>("model_type"), where);
+  const FamilyName family = find_family(json.required<std::string>("model_type"), where);
   const Json names = json.optional<Json>("architectures", Json::array());
   check(names.is_array() && (names.empty() || names == Json::array({family.architecture})), where,
         ": architectures must be [\"", family.architecture, "\"], got ", names.dump());
