@@ -15,6 +15,7 @@ namespace {
 // Copying and printing a Json recurse; deeper input than any of ours would overflow the stack.
 constexpr int kMaxDepth = 200;
 constexpr std::size_t kMaxShown = 60;
+constexpr std::size_t kMaxKeys = 30'000;  // an ordered object is searched key by key
 
 std::string dump(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -81,6 +82,7 @@ Json parse_json(std::string_view text, const std::string& where) {
       const auto& key = value.get_ref<const std::string&>();
       if (!open.back().insert(key).second)
         fail(where, ": the key ", quoted(key), " appears twice in one object");
+      check(open.back().size() <= kMaxKeys, where, ": an object with more than ", kMaxKeys, " keys");
     }
     return true;
   };

@@ -2,12 +2,11 @@
 // SNUG_SEED=n repeats a run.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "snug/base/error.h"
 #include "snug/trace/crc32.h"
 #include "snug/trace/trace.h"
 #include "snug/trace/trace_format.h"
+#include "tests/support/mutate.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trace/largest_allocation.h"
 #include "tests/trace/random_events.h"
@@ -16,40 +15,10 @@
 namespace snug::trace {
 namespace {
 
+using snug::testing::mutate;
 using testing::RandomEvents;
 
 constexpr int kMutations = 200'000;
-
-std::uint64_t seed() {
-  if (const char* given = std::getenv("SNUG_SEED")) return std::strtoull(given, nullptr, 10);
-  return std::random_device()();
-}
-
-void mutate(std::string& bytes, RandomEvents& random) {
-  const std::size_t at = random.below(bytes.size());
-  const std::size_t length = std::min<std::size_t>(random.below(16) + 1, bytes.size() - at);
-  switch (random.below(6)) {
-    case 0:
-      bytes[at] = static_cast<char>(bytes[at] ^ 1 << random.below(8));
-      break;
-    case 1:
-      bytes[at] = static_cast<char>(random.below(256));
-      break;
-    case 2:
-      bytes.erase(at, length);
-      break;
-    case 3:
-      bytes.insert(at, bytes.substr(random.below(bytes.size()), length));
-      break;
-    case 4:
-      bytes.insert(at, length, random.below(2) == 0 ? '\xff' : '\0');
-      break;
-    default:
-      bytes.resize(at);
-      break;
-  }
-  if (bytes.empty()) bytes = "S";
-}
 
 // Gives every frame that is whole the length that stands in it and the checksum of what it holds.
 void repair_checksums(std::string& bytes) {
@@ -66,7 +35,7 @@ void repair_checksums(std::string& bytes) {
 }
 
 TEST(TraceFuzz, RandomDamageIsReadRefusedOrCutButNeverACrash) {
-  const std::uint64_t first_seed = seed();
+  const std::uint64_t first_seed = snug::testing::fuzz_seed();
   SCOPED_TRACE(::testing::Message() << "SNUG_SEED=" << first_seed);
   RandomEvents random(first_seed);
   const snug::testing::TemporaryFolder folder;

@@ -1,0 +1,45 @@
+// Random damage to bytes. SNUG_SEED=n repeats a run.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <random>
+#include <string>
+
+namespace snug::testing {
+
+inline std::uint64_t fuzz_seed() {
+  if (const char* given = std::getenv("SNUG_SEED")) return std::strtoull(given, nullptr, 10);
+  return std::random_device()();
+}
+
+// Random: below(n) is a number from 0 to n - 1. Never empty afterwards.
+template <class Random>
+void mutate(std::string& bytes, Random& random) {
+  const std::size_t at = random.below(bytes.size());
+  const std::size_t length = std::min<std::size_t>(random.below(16) + 1, bytes.size() - at);
+  switch (random.below(6)) {
+    case 0:
+      bytes[at] = static_cast<char>(bytes[at] ^ 1 << random.below(8));
+      break;
+    case 1:
+      bytes[at] = static_cast<char>(random.below(256));
+      break;
+    case 2:
+      bytes.erase(at, length);
+      break;
+    case 3:
+      bytes.insert(at, bytes.substr(random.below(bytes.size()), length));
+      break;
+    case 4:
+      bytes.insert(at, length, random.below(2) == 0 ? '\xff' : '\0');
+      break;
+    default:
+      bytes.resize(at);
+      break;
+  }
+  if (bytes.empty()) bytes = "S";
+}
+
+}  // namespace snug::testing
