@@ -13,7 +13,7 @@
 namespace snug::cli {
 namespace {
 
-constexpr auto kVerbs = "estimate, plan, train, tune, verify, profile, report or probe";
+constexpr auto kVerbs = "estimate, plan, train, eval, convert, tune, verify, profile, report or probe";
 
 void check_verb(const CLI::App& app, const std::string& first) {
   const auto named = app.get_subcommands([&](const CLI::App* verb) { return verb->get_name() == first; });

@@ -44,7 +44,7 @@ struct Flags {
   std::string plan, hardware, out_dir;
   bool verify = false;
   std::int64_t save_every = 0;
-  std::int64_t keep_last = 2;
+  std::optional<std::int64_t> keep_last;
   bool no_save = false;
   bool resume = false;
   bool json = false;
@@ -54,7 +54,7 @@ struct Flags {
 std::string run_name(const std::string& model) {
   fs::path path = fs::path(model).lexically_normal();
   if (path.filename().empty() || path.filename() == "config.json") path = path.parent_path();
-  const std::string name = path.stem().string();
+  const std::string name = (path.extension() == ".json" ? path.stem() : path.filename()).string();
   return name.empty() || name.starts_with(".") ? "model" : name;
 }
 
@@ -93,7 +93,8 @@ void verify_first(const TrainConfig& config, std::FILE* text_to) {
 }
 
 void check_saving(const Flags& flags) {
-  check(!flags.no_save || flags.save_every == 0, "--no-save and --save-every exclude one another");
+  check(!flags.no_save || (flags.save_every == 0 && !flags.keep_last),
+        "--no-save leaves nothing to --save-every and --keep-last: leave one of them out");
   check(!flags.resume || !flags.out_dir.empty(), "--resume goes on in --out-dir: name it");
 }
 
@@ -121,7 +122,7 @@ void run(const Flags& flags) {
                .on_trouble = [](const std::string& text) { print("snug: warning: " + text + "\n", stderr); },
                .save = !flags.no_save,
                .save_every = flags.save_every,
-               .keep_last = static_cast<std::size_t>(flags.keep_last),
+               .keep_last = static_cast<std::size_t>(flags.keep_last.value_or(2)),
                .resume = flags.resume,
                .stop = &stop_on_signal()});
   progress.end();

@@ -89,14 +89,17 @@ std::int64_t micro_batch(const TrainingFlags& flags) {
   return micro;
 }
 
-// A config.json alone is a model of the user's own making, whose tokens may well be bytes.
+// A config.json alone is a model of the user's own making, whose tokens may well be bytes, and so is what was
+// trained from one.
 void refuse_text_for_published(const TrainingFlags& flags, const models::ModelConfig& model) {
   const bool is_text = flags.data != "synthetic" && fs::path(flags.data).extension() != ".bin";
   std::error_code ignored;  // a file that is not there is refused when it is opened
   if (!is_text || model.vocab_size <= kByteTokens || !fs::is_regular_file(flags.data, ignored)) return;
-  check(fs::path(flags.model).extension() == ".json", "--data ", flags.data, " is plain text, but ",
-        flags.model, " has a vocabulary of its own (", model.vocab_size,
-        " tokens): make a token file with tools/tokenize.py");
+  const fs::path folder = flags.model;
+  const bool is_own = folder.extension() == ".json" || (fs::exists(folder / "state.json", ignored) &&
+                                                        !fs::exists(folder / "tokenizer.json", ignored));
+  check(is_own, "--data ", flags.data, " is plain text, but ", flags.model, " has a vocabulary of its own (",
+        model.vocab_size, " tokens): make a token file with tools/tokenize.py");
 }
 
 // A folder stands for the weights in it; a preset or a config.json for fresh ones.

@@ -31,7 +31,12 @@ def load_tokenizer(folder):
             from tokenizers import Tokenizer
         except ImportError:
             raise Problem("the package tokenizers is missing: pip install tokenizers")
-        tokenizer = Tokenizer.from_file(str(path))
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the package raises nothing more precise
+            raise Problem(f"{path}: {error}")
+        tokenizer.no_truncation()  # a tokenizer.json may ask for either
+        tokenizer.no_padding()
         return lambda text: tokenizer.encode(text, add_special_tokens=False).ids, tokenizer.get_vocab_size(with_added_tokens=True)
     if not folder.is_dir():
         raise Problem(f"--model {folder}: expected the folder of a Hugging Face model")
@@ -48,7 +53,10 @@ def end_of_text(folder):
     for name in ("generation_config.json", "config.json"):
         path = folder / name
         if path.exists():
-            token = json.loads(path.read_text()).get("eos_token_id")
+            try:
+                token = json.loads(path.read_text()).get("eos_token_id")
+            except (json.JSONDecodeError, AttributeError) as error:
+                raise Problem(f"{path}: not a JSON object: {error}")
             if token is not None:
                 return token[0] if isinstance(token, list) else token
     return None

@@ -15,7 +15,9 @@ namespace {
 // Copying and printing a Json recurse; deeper input than any of ours would overflow the stack.
 constexpr int kMaxDepth = 200;
 constexpr std::size_t kMaxShown = 60;
-constexpr std::size_t kMaxKeys = 30'000;  // an ordered object is searched key by key
+// An ordered object is searched key by key.
+constexpr std::size_t kMaxKeys = 30'000, kMaxKeysInAll = 200'000;
+constexpr std::size_t kMaxBytes = 100'000'000;
 
 std::string dump(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -73,7 +75,9 @@ std::string reason(const Json::exception& error) {
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where) {
+  check(text.size() <= kMaxBytes, where, ": ", text.size(), " bytes of JSON; expected at most ", kMaxBytes);
   std::vector<std::set<std::string>> open;  // the keys seen in each object that has not ended
+  std::size_t keys = 0;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
     check(depth <= kMaxDepth, where, ": nested deeper than ", kMaxDepth, " levels");
     if (event == Json::parse_event_t::object_start) open.emplace_back();
@@ -82,7 +86,8 @@ Json parse_json(std::string_view text, const std::string& where) {
       const auto& key = value.get_ref<const std::string&>();
       if (!open.back().insert(key).second)
         fail(where, ": the key ", quoted(key), " appears twice in one object");
-      check(open.back().size() <= kMaxKeys, where, ": an object with more than ", kMaxKeys, " keys");
+      check(open.back().size() <= kMaxKeys && ++keys <= kMaxKeysInAll, where, ": more than ", kMaxKeys,
+            " keys in one object, or ", kMaxKeysInAll, " in all");
     }
     return true;
   };

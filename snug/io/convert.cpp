@@ -9,6 +9,7 @@
 
 #include "snug/base/error.h"
 #include "snug/base/json.h"
+#include "snug/io/safetensors_header.h"
 #include "snug/io/safetensors_writer.h"
 #include "snug/io/unfinished_folder.h"
 #include "snug/io/weight_files.h"
@@ -36,13 +37,21 @@ class Masters {
   // Undefined if there is none.
   at::Tensor exact(const std::string& name, const at::Tensor& weight) const {
     if (!file_) return {};
-    if (const TensorEntry* master = file_->find("master." + name)) return file_->tensor(*master);
-    if (const TensorEntry* remainder = file_->find("remainder." + name))
-      return joined(weight, file_->tensor(*remainder));
-    return {};
+    if (const TensorEntry* master = file_->find("master." + name))
+      return checked(*master, c10::kFloat, weight);
+    const TensorEntry* remainder = file_->find("remainder." + name);
+    if (!remainder || weight.scalar_type() != c10::kBFloat16) return {};
+    return joined(weight, checked(*remainder, c10::kShort, weight));
   }
 
  private:
+  at::Tensor checked(const TensorEntry& entry, c10::ScalarType dtype, const at::Tensor& weight) const {
+    check(entry.dtype == dtype && weight.sizes() == at::IntArrayRef(entry.shape), file_->path().string(),
+          ": '", entry.name, "' is ", safetensors_name(entry.dtype), " ", at::IntArrayRef(entry.shape),
+          ", expected ", safetensors_name(dtype), " ", weight.sizes());
+    return file_->tensor(entry);
+  }
+
   std::optional<SafetensorsFile> file_;
 };
 
@@ -79,17 +88,19 @@ void write_shards(const fs::path& folder, const std::vector<Shard>& shards) {
                 Json{{"metadata", {{"total_size", bytes}}}, {"weight_map", places}}.dump(2) + "\n");
 }
 
-std::string hugging_face_name(c10::ScalarType dtype) {
-  return dtype == c10::kFloat ? "float32" : dtype == c10::kHalf ? "float16" : "bfloat16";
-}
-
 void copy_config(const fs::path& from, const fs::path& to, std::optional<c10::ScalarType> dtype) {
   Json config = read_json(from);
   if (dtype) {
-    config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = hugging_face_name(*dtype);
+    config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = config_name(*dtype);
     if (config.contains("torch_dtype")) config.erase("dtype");
   }
   write_to_disk(to, config.dump(2) + "\n");
+}
+
+void copy_to_disk(const fs::path& from, const fs::path& to) {
+  const MappedFile file(from);
+  const auto bytes = file.bytes();
+  write_to_disk(to, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
 // Small files of a model: its tokenizer, its generation settings, its licence.
@@ -138,7 +149,7 @@ Converted convert_weights(const fs::path& from, const fs::path& to, const Conver
   if (fs::exists(from / "config.json", error))
     copy_config(from / "config.json", part.path() / "config.json", options.dtype);
   for (const auto& entry : fs::directory_iterator(from, error))
-    if (goes_along(entry)) fs::copy_file(entry.path(), part.path() / entry.path().filename());
+    if (goes_along(entry)) copy_to_disk(entry.path(), part.path() / entry.path().filename());
   part.finish();
 
   Converted result{.tensors = count, .files = shards.size()};

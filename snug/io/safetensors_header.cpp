@@ -62,8 +62,7 @@ std::uint64_t size_in_bytes(const TensorEntry& entry, const std::string& where) 
 }
 
 std::vector<std::int64_t> read_shape(const Json& json, const std::string& where) {
-  check(json.is_array(), where, ": shape must be a list, got ", json.dump());
-  check(json.size() <= 64, where, ": a shape of ", json.size(), " dimensions; expected at most 64");
+  check(json.is_array() && json.size() <= 64, where, ": shape must be a list of at most 64 lengths");
   std::vector<std::int64_t> shape;
   for (const Json& length : json) {
     check(length.is_number_unsigned() && length.get<std::uint64_t>() <= INT64_MAX, where,
@@ -153,6 +152,13 @@ std::string safetensors_name(c10::ScalarType dtype) {
   for (const DtypeName& known : kDtypes)
     if (known.dtype == dtype) return std::string(known.name);
   fail("safetensors have no name for ", c10::toString(dtype));
+}
+
+std::string config_name(c10::ScalarType dtype) {
+  if (dtype == c10::kFloat) return "float32";
+  if (dtype == c10::kBFloat16) return "bfloat16";
+  check(dtype == c10::kHalf, "a config.json has no name for ", c10::toString(dtype));
+  return "float16";
 }
 
 }  // namespace snug::io

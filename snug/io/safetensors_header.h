@@ -37,5 +37,7 @@ SNUG_API SafetensorsHeader parse_safetensors_header(std::span<const std::byte> f
 
 // "F32", "BF16", ...
 SNUG_API std::string safetensors_name(c10::ScalarType dtype);
+// As config.json has it: "float32", "bfloat16", "float16".
+SNUG_API std::string config_name(c10::ScalarType dtype);
 
 }  // namespace snug::io

@@ -79,32 +79,34 @@ fs::path state_folder(const fs::path& run, std::int64_t step) {
 
 std::vector<std::int64_t> saved_steps(const fs::path& run) {
   std::vector<std::int64_t> steps;
-  std::error_code missing;
-  for (const auto& entry : fs::directory_iterator(run / "state", missing)) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(run / "state", error)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(kPrefix)) continue;
     std::int64_t step = 0;
     const char* const end = name.data() + name.size();
     const auto [stop, bad] = std::from_chars(name.data() + kPrefix.size(), end, step);
-    if (bad == std::errc() && stop == end && state_folder(run, step).filename() == name)
+    if (bad == std::errc() && stop == end && step >= 1 && state_folder(run, step).filename() == name)
       steps.push_back(step);
   }
+  if (error && error != std::errc::no_such_file_or_directory)
+    throw RunError(concat((run / "state").string(), ": cannot be read: ", error.message()));
   std::ranges::sort(steps);
   return steps;
 }
 
-void remove_older_states(const fs::path& run, std::size_t count) {
+void remove_older_states(const fs::path& run, std::int64_t newest, std::size_t count) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(run / "state", ignored)) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with(".") && (name.ends_with(".part") || name.ends_with(".old")))
       fs::remove_all(entry.path(), ignored);
   }
-  const auto steps = saved_steps(run);
+  auto steps = saved_steps(run);
+  std::erase_if(steps, [&](std::int64_t step) { return step > newest; });
   for (std::size_t i = 0; i + count < steps.size(); ++i) {
-    const fs::path folder = state_folder(run, steps[i]),
-                   gone = run / "state" / concat(".", kPrefix, steps[i], ".old");
-    fs::rename(folder, gone, ignored);  // so that a kill leaves no half of it under its name
+    const fs::path gone = run / "state" / concat(".", kPrefix, steps[i], ".old");
+    fs::rename(state_folder(run, steps[i]), gone, ignored);  // a kill leaves no half of it under its name
     fs::remove_all(gone, ignored);
   }
 }

@@ -45,10 +45,10 @@ class SNUG_API SavedState {
   std::unique_ptr<SafetensorsFile> optimizer_;
 };
 
-// The states of a run: folders step-N in run/state, by number.
+// The states of a run: folders step-N in run/state, by number. Throws RunError if it cannot be looked into.
 SNUG_API std::filesystem::path state_folder(const std::filesystem::path& run, std::int64_t step);
 SNUG_API std::vector<std::int64_t> saved_steps(const std::filesystem::path& run);
-// All but the last `count`, and what a kill has left unfinished.
-SNUG_API void remove_older_states(const std::filesystem::path& run, std::size_t count);
+// Of the states up to step `newest` all but the last `count`, and what a kill has left unfinished.
+SNUG_API void remove_older_states(const std::filesystem::path& run, std::int64_t newest, std::size_t count);
 
 }  // namespace snug::io

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <system_error>
 
 #include "snug/base/error.h"
@@ -13,12 +14,15 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Its names are on the disk then.
+// Its names are on the disk then. Some file systems have nothing to bring there, and say EINVAL.
 void sync_folder(const fs::path& folder) {
-  const int opened = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (opened < 0) return;  // what cannot be opened need not be brought anywhere
-  ::fsync(opened);
-  ::close(opened);
+  const int opened = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = opened >= 0 && (::fsync(opened) == 0 || errno == EINVAL);
+  const int error = errno;
+  if (opened >= 0) ::close(opened);
+  if (!synced)
+    throw RunError(
+        concat(folder.string(), ": cannot be brought to the disk: ", std::generic_category().message(error)));
 }
 
 }  // namespace
@@ -42,7 +46,9 @@ void UnfinishedFolder::finish() {
   fs::rename(path_, target_, error);
   if (error) throw RunError(concat(target_.string(), ": cannot make this folder: ", error.message()));
   path_.clear();
-  sync_folder(target_.has_parent_path() ? target_.parent_path() : fs::path("."));
+  const fs::path parent = target_.parent_path();
+  sync_folder(parent);
+  if (!parent.empty()) sync_folder(parent.parent_path());  // the parent may be new, too
 }
 
 void write_to_disk(const fs::path& path, std::string_view text) {

@@ -17,12 +17,22 @@ namespace {
 constexpr const char* kIrrelevant[] = {
     "_attn_implementation_autoset",
     "_name_or_path",
+    "_num_labels",
     "bos_token_id",
     "eos_token_id",
+    "finetuning_task",
+    "gradient_checkpointing",
+    "id2label",
     "is_llama_config",
+    "label2id",
+    "output_past",
     "pad_token_id",
     "pretraining_tp",
+    "tokenizer_class",
+    "torchscript",
     "unk_token_id",
+    "unsloth_fixed",
+    "unsloth_version",
     "use_cache",
     "max_sequence_length",
     "transformers.js_config",
@@ -134,6 +144,8 @@ ModelConfig parse_config(Json object, const std::string& where) {
   const ModelConfig config =
       family == Family::Gpt2 ? read_gpt2_keys(json, where) : read_llama_keys(json, where, family);
   check_dtype(json, where);
+  for (const char* key : {"quantization_config", "dual_chunk_attention_config"})
+    check(!json.has(key), where, ": ", key, " is not supported");
   for (const char* key : kIrrelevant) json.ignore(key);
   json.refuse_unread();
   validate(config, where);

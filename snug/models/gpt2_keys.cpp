@@ -10,6 +10,8 @@ constexpr const char* kIrrelevant[] = {
     "attn_pdrop",
     "embd_pdrop",
     "n_ctx",
+    "n_special",
+    "predict_special_tokens",
     "resid_pdrop",
     "summary_activation",
     "summary_first_dropout",

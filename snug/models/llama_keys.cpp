@@ -120,8 +120,9 @@ ModelConfig read_llama_keys(const JsonReader& json, const std::string& where, Fa
   config.intermediate_size = json.required<std::int64_t>("intermediate_size");
   config.num_layers = json.required<std::int64_t>("num_hidden_layers");
   config.num_heads = json.required<std::int64_t>("num_attention_heads");
+  const bool says_kv_heads = json.contains("num_key_value_heads");  // if only null: as many as heads
   config.num_kv_heads = json.optional<std::int64_t>(
-      "num_key_value_heads", missing.kv_heads > 0 ? missing.kv_heads : config.num_heads);
+      "num_key_value_heads", says_kv_heads || missing.kv_heads == 0 ? config.num_heads : missing.kv_heads);
   check_positive(config.num_heads, "num_attention_heads", where);
   if (json.has("head_dim") || missing.head_dim > 0) {
     config.head_dim = json.optional<std::int64_t>("head_dim", missing.head_dim);

@@ -1,8 +1,11 @@
 #include "snug/models/weights.h"
 
+#include <ATen/ops/equal.h>
+
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "snug/base/error.h"
 #include "snug/io/weight_files.h"
@@ -17,9 +20,8 @@ std::string_view prefix(const ModelConfig& config) {
   return config.family == Family::Gpt2 ? "transformer." : "model.";
 }
 
-// Buffers that older versions of transformers saved with the weights, and the head if it is the embedding.
+// Buffers that older versions of transformers saved with the weights.
 bool is_of_no_use(std::string_view name, const ModelConfig& config) {
-  if (config.tied_embeddings && name == "lm_head.weight") return true;
   if (config.family == Family::Gpt2)
     return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
   return name.ends_with(".rotary_emb.inv_freq");
@@ -35,6 +37,10 @@ class Loader {
     for (const TensorEntry& entry : file.entries()) {
       if (is_of_no_use(entry.name, config_)) continue;
       const std::string where = concat(file.path().string(), ": '", entry.name, "'");
+      if (config_.tied_embeddings && entry.name == "lm_head.weight") {
+        head_ = {&file, &entry};
+        continue;
+      }
       auto parameter = missing_.find(entry.name);
       if (parameter == missing_.end()) parameter = missing_.find(concat(prefix(config_), entry.name));
       check(parameter != missing_.end(), where, " is no parameter of the model that config.json describes");
@@ -48,6 +54,21 @@ class Loader {
     const auto& [name, parameter] = *missing_.begin();
     fail(folder.string(), ": '", name, "' ", parameter.sizes(), " is in no file",
          missing_.size() > 1 ? concat(", nor are ", missing_.size() - 1, " others") : "");
+  }
+
+  // A head beside an embedding that serves as the head must be the same tensor: else the model is another
+  // one.
+  void check_head(const at::Tensor& embedding) const {
+    const auto [file, entry] = head_;
+    if (!file) return;
+    const bool same_shape = embedding.sizes() == at::IntArrayRef(entry->shape);
+    const bool same =
+        same_shape &&
+        (embedding.is_meta() || at::equal(file->tensor(*entry).to(embedding.scalar_type()), embedding.cpu()));
+    file->release(*entry);
+    check(same, file->path().string(),
+          ": 'lm_head.weight' differs from the embedding, although config.json says that they are",
+          " one; set tie_word_embeddings to false there");
   }
 
  private:
@@ -64,6 +85,7 @@ class Loader {
 
   const ModelConfig& config_;
   std::map<std::string, at::Tensor> missing_;
+  std::pair<const io::SafetensorsFile*, const TensorEntry*> head_ = {};  // that is not needed
 };
 
 }  // namespace
@@ -74,6 +96,7 @@ void load_weights(LanguageModel& model, const std::filesystem::path& folder) {
   Loader loader(model);
   for (const io::SafetensorsFile& file : weights.files()) loader.load(file);
   loader.check_complete(folder);
+  loader.check_head(model.parameters()[0]);
 }
 
 void check_weights(const ModelConfig& config, const std::filesystem::path& folder) {

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "snug/base/error.h"
+#include "snug/io/training_state.h"
 
 namespace snug::train {
 
@@ -28,31 +29,32 @@ std::string scale_fields(const StepMetrics& metrics) {
 // What a run leaves that failed before the end of its first step. Its place may be taken.
 bool never_stepped(const fs::path& path) {
   std::error_code missing;
-  return fs::exists(path / "config.json", missing) && fs::file_size(path / "metrics.jsonl", missing) == 0;
+  return fs::file_size(path / "metrics.jsonl", missing) == 0;
 }
 
 // Lines of later steps than the one that was saved last will be written again; half a line is what a kill
 // left.
-void cut_after(const fs::path& path, std::int64_t step) {
+std::uintmax_t bytes_up_to(const fs::path& path, std::int64_t step) {
   std::ifstream file(path, std::ios::binary);
+  if (!file) throw RunError(concat(path.string(), ": cannot be read"));
   std::uintmax_t kept = 0;
   for (std::string line; std::getline(file, line) && !file.eof(); kept += line.size() + 1) {
     const Json metrics = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!metrics.is_object() || !metrics.contains("step") || !(metrics["step"] <= step)) break;
   }
-  fs::resize_file(path, kept);
+  return kept;
 }
 
 }  // namespace
 
-RunDirectory::RunDirectory(const fs::path& path, const Json& config, std::optional<std::int64_t> resume_after)
-    : path_(path) {
+RunDirectory::RunDirectory(const fs::path& path, const Json& config) : path_(path) {
   std::error_code error;
-  check(!resume_after || fs::exists(path_ / "config.json", error), "--resume: --out-dir ", path_.string(),
-        " holds no run (config.json is not there); leave out --resume to begin one");
   const bool made = fs::create_directories(path_, error);
   check(!error, "--out-dir ", path_.string(), " cannot be made: ", error.message());
-  if (!resume_after && !never_stepped(path_)) {
+  const auto steps = io::saved_steps(path_);
+  check(steps.empty(), "--out-dir ", path_.string(), " already holds a run (state/step-",
+        steps.empty() ? 0 : steps.back(), " is there): go on with --resume, or choose another");
+  if (!never_stepped(path_)) {
     for (const char* file : {"config.json", "metrics.jsonl", "trace"})
       check(!fs::exists(path_ / file), "--out-dir ", path_.string(), " already holds a run (", file,
             " is there): choose another");
@@ -60,16 +62,49 @@ RunDirectory::RunDirectory(const fs::path& path, const Json& config, std::option
   try {
     metrics_ = std::make_unique<OutputFile>(path_ / "metrics.jsonl", OutputFile::Mode::Append);
     check(metrics_->lock(), "another run is writing to it");
-    if (resume_after) cut_after(metrics_->path(), *resume_after);
-    OutputFile file(path_ / "config.json");
-    file.write(config.dump(2) + "\n");
-    file.close();
+    write_config(config);
   } catch (const Error& failed) {
+    const bool is_ours = dynamic_cast<const RunError*>(&failed) != nullptr;
+    const std::string message = concat("--out-dir ", path_.string(), " cannot be written: ", failed.what());
     metrics_.reset();
     if (made) fs::remove(path_, error);
-    fail("--out-dir ", path_.string(), " cannot be written: ", failed.what());
+    if (is_ours) throw RunError(message);
+    throw Error(message);
   }
   metrics_->keep();
+}
+
+RunDirectory::RunDirectory(const fs::path& path) : path_(path) {
+  std::error_code error;
+  check(fs::exists(path_ / "config.json", error) || !io::saved_steps(path_).empty(), "--resume: --out-dir ",
+        path_.string(), " holds no run (config.json is not there); leave out --resume to begin one");
+  metrics_ = std::make_unique<OutputFile>(path_ / "metrics.jsonl", OutputFile::Mode::Append);
+  const bool is_ours = metrics_->lock();
+  metrics_->keep();
+  check(is_ours, "--out-dir ", path_.string(), ": another run is writing to it");
+}
+
+void RunDirectory::go_on_after(std::int64_t step, const Json& config) {
+  const std::uintmax_t kept = bytes_up_to(metrics_->path(), step);
+  write_config(config);
+  std::error_code error;
+  fs::resize_file(metrics_->path(), kept, error);
+  if (error) throw RunError(concat(metrics_->path().string(), ": cannot be cut: ", error.message()));
+}
+
+// Under another name first: what is there stays if the disk is full.
+void RunDirectory::write_config(const Json& config) const {
+  const fs::path place = path_ / "config.json", part = path_ / "config.json.part";
+  OutputFile file(part);
+  file.write(config.dump(2) + "\n");
+  file.close();
+  std::error_code error;
+  fs::rename(part, place, error);
+  if (error) throw RunError(concat(place.string(), ": cannot write: ", error.message()));
+}
+
+void RunDirectory::sync() {
+  metrics_->sync();
 }
 
 void RunDirectory::append(const StepMetrics& metrics) {

@@ -26,12 +26,17 @@ struct StepMetrics {
 
 class SNUG_API RunDirectory {
  public:
-  // Throws Error if the folder cannot be made or written, or already holds a run of at least one step.
-  // `resume_after`: it must hold a run, of which the lines up to that step stay.
-  RunDirectory(const std::filesystem::path& path, const Json& config,
-               std::optional<std::int64_t> resume_after = std::nullopt);
+  // A new run. Throws Error if the folder cannot be made or written, or already holds a run of at least one
+  // step or a saved state.
+  RunDirectory(const std::filesystem::path& path, const Json& config);
+  // One that is there, and from now on is ours alone; nothing is changed yet. Throws Error if there is none.
+  explicit RunDirectory(const std::filesystem::path& path);
 
-  void append(const StepMetrics& metrics);  // one whole line of metrics.jsonl, on disk when this returns
+  // The lines up to this step stay: those after it will be written again.
+  void go_on_after(std::int64_t step, const Json& config);
+
+  void append(const StepMetrics& metrics);  // one whole line of metrics.jsonl; a kill does not lose it
+  void sync();                              // nor does a power cut, from here on
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path trace_path() const { return path_ / "trace"; }
 
@@ -39,6 +44,8 @@ class SNUG_API RunDirectory {
                                           const std::string& name);  // runs/tiny-1
 
  private:
+  void write_config(const Json& config) const;
+
   std::filesystem::path path_;
   std::unique_ptr<OutputFile> metrics_;
 };

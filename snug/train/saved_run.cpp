@@ -30,12 +30,27 @@ Json run_facts(const TrainConfig& config) {
   const Json all = to_json(config);
   Json facts = Json::object();
   for (const char* key : kMustAgree) facts[key] = all.contains(key) ? all[key] : Json(nullptr);
+  const bool ends = config.optimizer.schedule != optim::Schedule::Kind::Constant;
+  facts["steps"] =
+      ends ? Json(config.steps) : Json(nullptr);  // a learning rate that falls depends on the end
   return facts;
 }
 
 // Which plan ran last: for whoever wonders.
 Json plan_hash(const TrainConfig& config) {
   return config.plan ? Json(io::checksum_of(plan::to_json(*config.plan).dump())) : Json(nullptr);
+}
+
+// As published, where it was: with the tokens that begin and end a text, which others need.
+Json model_config(const TrainConfig& config) {
+  const std::filesystem::path published = config.weights / "config.json";
+  std::error_code missing;
+  Json json = !config.weights.empty() && std::filesystem::exists(published, missing) ? read_json(published)
+                                                                                     : Json::object();
+  json.update(models::to_json(config.model));
+  json.erase("torch_dtype");
+  json["dtype"] = io::config_name(dtype(config.precision));
+  return json;
 }
 
 at::Generator device_generator(c10::Device device) {
@@ -47,7 +62,11 @@ at::Tensor generator_state(at::Generator generator) {
   return generator.get_state();
 }
 
-void set_generator(at::Generator generator, const at::Tensor& state) {
+void set_generator(at::Generator generator, const at::Tensor& state, const std::string& where) {
+  const at::Tensor now = generator_state(generator);
+  check(state.sizes() == now.sizes() && state.scalar_type() == now.scalar_type(), where,
+        ": a generator's state is ", state.scalar_type(), " ", state.sizes(), ", expected ",
+        now.scalar_type(), " ", now.sizes());
   const std::scoped_lock lock(generator.mutex());
   generator.set_state(state.clone());
 }
@@ -91,7 +110,7 @@ void save_run(const std::filesystem::path& run, std::int64_t step, const TrainCo
                  {"loss_scale", scaler.is_enabled() ? scaler.state() : Json(nullptr)},
                  {"plan", plan_hash(config)},
                  {"run", run_facts(config)}};
-  state.model_config = models::to_json(config.model);
+  state.model_config = model_config(config);
   for (const auto& parameter : setup.model->named_parameters())
     state.model.push_back(io::source_of(parameter.key(), parameter.value()));
   for (const auto& [name, tensor] : optimizer_tensors(setup))
@@ -101,7 +120,7 @@ void save_run(const std::filesystem::path& run, std::int64_t step, const TrainCo
     state.optimizer.push_back(
         io::source_of(kDeviceGenerator, generator_state(device_generator(device_of(setup)))));
   io::write_training_state(io::state_folder(run, step), state);
-  io::remove_older_states(run, keep_last);
+  io::remove_older_states(run, step, keep_last);
 }
 
 std::optional<io::SavedState> last_state(const std::filesystem::path& run, const TrainConfig& config) {
@@ -112,11 +131,10 @@ std::optional<io::SavedState> last_state(const std::filesystem::path& run, const
   check(step_of(state) == steps.back(), where, ": holds the state of step ", step_of(state));
   const JsonReader saved(JsonReader(state.facts(), where).required<Json>("run"), where);
   const Json now = run_facts(config);
-  for (const char* key : kMustAgree) {
+  for (const auto& [key, value] : now.items()) {
     const Json before = saved.has(key) ? saved.required<Json>(key) : Json(nullptr);
-    check(before == now.at(key), where, ": this run had ", key, " ", before.dump(), ", now it is ",
-          now.at(key).dump(), "; resume it as it was, or start another from its weights with --model ",
-          where);
+    check(before == value, where, ": this run had ", key, " ", before.dump(), ", now it is ", value.dump(),
+          "; resume it as it was, or start another from its weights with --model ", where);
   }
   return state;
 }
@@ -129,10 +147,10 @@ void restore(const io::SavedState& state, TrainingSetup& setup, GradScaler& scal
   at::NoGradGuard no_grad;
   const io::SafetensorsFile& file = state.optimizer();
   for (const auto& [name, tensor] : optimizer_tensors(setup)) copy_into(tensor, file, name);
-  set_generator(device_generator(at::kCPU), find(file, kCpuGenerator));
+  set_generator(device_generator(at::kCPU), find(file, kCpuGenerator), file.path().string());
   const c10::Device device = device_of(setup);
   if (!device.is_cpu() && file.find(kDeviceGenerator))
-    set_generator(device_generator(device), find(file, kDeviceGenerator));
+    set_generator(device_generator(device), find(file, kDeviceGenerator), file.path().string());
   if (scaler.is_enabled())
     scaler.load_state(JsonReader(state.facts(), state.folder().string()).required<Json>("loss_scale"));
 }

@@ -33,10 +33,11 @@ io::Batch load_batch(const io::TokenDataset& data, const TrainConfig& config, st
   return {batch.tokens.to(config.device), batch.targets.to(config.device)};
 }
 
-// One that an earlier run left there without taking a step goes.
-void leave_plan(const TrainConfig& config, const std::filesystem::path& path) {
+// One that an earlier run left there without taking a step goes; a run that goes on without a plan keeps its
+// old one.
+void leave_plan(const TrainConfig& config, const std::filesystem::path& path, bool is_new) {
   if (config.plan) return plan::save_plan(*config.plan, path);
-  std::filesystem::remove(path);
+  if (is_new) std::filesystem::remove(path);
 }
 
 // The highest figures of the run, step by step.
@@ -133,8 +134,13 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   TrainConfig config = given;
   validate(config);
   const io::TokenDataset data = open_data(config);
+  std::optional<RunDirectory> directory;
   std::optional<io::SavedState> state;
-  if (options.resume) state = last_state(options.out_dir, config);
+  if (options.resume) {
+    directory.emplace(options.out_dir);
+    state = last_state(options.out_dir, config);
+    if (!state && options.on_trouble) options.on_trouble("no state was saved yet: the run begins anew");
+  }
   const std::int64_t done = state ? step_of(*state) : 0;
   if (done >= config.steps) return {.steps = done, .resumed = done, .budget_bytes = config.budget_bytes};
   if (state) config.weights = state->folder();
@@ -142,14 +148,16 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   prepare(config.device);
   memory::DeviceBudget budget(config.device, config.budget_bytes, expected_outside(config));
 
-  std::optional<RunDirectory> directory;
-  if (!options.out_dir.empty())
-    directory.emplace(options.out_dir, to_json(given), options.resume ? std::optional(done) : std::nullopt);
+  if (directory) {
+    directory->go_on_after(done, to_json(given));
+  } else if (!options.out_dir.empty()) {
+    directory.emplace(options.out_dir, to_json(given));
+  }
   TrainResult result{.steps = done,
                      .resumed = done,
                      .budget_bytes = config.budget_bytes,
                      .predicted = predict(config, {.device_bytes = device_bytes(config.device)})};
-  if (directory) leave_plan(config, options.out_dir / "plan.json");
+  if (directory) leave_plan(config, options.out_dir / "plan.json", !options.resume);
   if (options.on_prediction) options.on_prediction(result.predicted);
   budget.require(result.predicted.process_bytes());
 
@@ -168,7 +176,9 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   at::manual_seed(config.seed);
   auto setup = with_report(tracker, config, [&] { return TrainingSetup(config, config.device, tracker); });
   if (state) restore(*state, setup, scaler);
+  state.reset();  // and its files with it
   const auto save = [&](std::int64_t step) {
+    directory->sync();
     save_run(options.out_dir, step, given, setup, scaler, options.keep_last);
   };
   const auto host = make_store(config, result.predicted.host_bytes);

@@ -6,7 +6,7 @@ class BadFlags(CommandTest):
     def test_unknown_verbs_and_options(self):
         self.refuses(says="expected a verb")
         self.refuses("--model", "tiny", says="expected a verb")
-        self.refuses("tarin", says=["tarin", "estimate, plan, train, tune, verify, profile, report or probe"])
+        self.refuses("tarin", says=["tarin", "estimate, plan, train, eval, convert, tune, verify, profile, report or probe"])
         self.refuses("profile", "--plan", "plan.json", says=["--plan", "snug profile --help"])
         self.refuses("train", "--compress", "all", says="--compress")
         self.refuses("train", "--resume", says="--resume")

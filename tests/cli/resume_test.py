@@ -80,6 +80,26 @@ class Resume(CommandTest):
         self.succeeds(*RUN, "--steps", 7, "--save-every", 2, "--keep-last", 3, "--out-dir", "many")
         self.assertEqual(sorted(os.listdir(self.folder / "many" / "state")), ["step-4", "step-6", "step-7"])
 
+    def test_a_schedule_that_ends_elsewhere_is_another_run(self):
+        self.succeeds(*RUN, "--schedule", "cosine", "--steps", 2, "--out-dir", "run")
+        self.refuses(*RUN, "--schedule", "cosine", "--steps", 4, "--out-dir", "run", "--resume", says=["step-2", "steps 2, now it is 4"])
+
+    def test_states_without_their_run_are_not_written_over(self):
+        self.succeeds(*RUN, "--steps", 2, "--out-dir", "run")
+        for name in ("config.json", "metrics.jsonl", "trace"):
+            (self.folder / "run" / name).unlink()
+        self.refuses(*RUN, "--steps", 2, "--out-dir", "run", says=["state/step-2", "--resume"])
+        self.succeeds(*RUN, "--steps", 3, "--out-dir", "run", "--resume")
+
+    def test_a_full_disk_at_the_start_of_a_resume_loses_nothing(self):
+        self.succeeds(*RUN, "--steps", 2, "--out-dir", "full")
+        before = self.files()
+        result = self.snug(*RUN, "--steps", 4, "--out-dir", "full", "--resume",
+                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200)))
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertEqual(self.files(), before)
+        self.succeeds(*RUN, "--steps", 4, "--out-dir", "full", "--resume")
+
     def test_nothing_is_saved_if_asked(self):
         self.succeeds(*RUN, "--steps", 2, "--no-save", "--out-dir", "none")
         self.assertFalse((self.folder / "none" / "state").exists())

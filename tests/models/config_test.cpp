@@ -175,6 +175,22 @@ TEST(Config, ReadsGpt2AsPublished) {
   EXPECT_EQ(config, *find_preset("gpt2"));
 }
 
+TEST(Config, ReadsKeysThatOldFilesCarry) {
+  Json json = to_json(*find_preset("gpt2-medium"));
+  for (const char* key :
+       {"n_special", "predict_special_tokens", "output_past", "_num_labels", "id2label", "label2id"})
+    json[key] = 1;
+  EXPECT_EQ(parse_config(json, "c.json"), *find_preset("gpt2-medium"));
+  EXPECT_EQ(refusal("quantization_config", Json::object({{"bits", 4}})),
+            "c.json: quantization_config is not supported");
+}
+
+TEST(Config, TakesNoKeyHeadsForAsManyAsHeads) {
+  Json json = of_family("qwen2");
+  json["num_key_value_heads"] = nullptr;
+  EXPECT_EQ(parse_config(json, "c.json").num_kv_heads, 4);
+}
+
 TEST(Config, RefusesGpt2sOtherArithmetic) {
   Json json = to_json(*find_preset("gpt2"));
   json["activation_function"] = "relu";

@@ -57,6 +57,15 @@ class TokenizeTest(unittest.TestCase):
             losses.append(json.loads(run.stdout)["last_loss"])
         self.assertEqual(*losses)
 
+    def test_no_document_is_cut_or_padded(self):
+        self.tokenizer.enable_truncation(5)
+        self.tokenizer.enable_padding(length=400)
+        self.tokenizer.save(str(self.folder / "tokenizer.json"))
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self.assertEqual(self.run_tool("chat.jsonl", "book.txt", "--out", "x.bin").returncode, 0)
+        self.assertEqual(self.read("x.bin", "H")[1], self.expected("to suffer", "the mind", TEXT))
+
     def test_what_it_refuses_leaves_nothing(self):
         (self.folder / "bad.jsonl").write_text('{"text": "fine"}\n{"txt": 1}\n')
         for arguments, says in [(("bad.jsonl",), 'bad.jsonl:2: expected an object with a string under "text"'), (("none.txt",), "none.txt"),

@@ -113,6 +113,13 @@ TEST_F(Weights, OfAHeadThatIsTheEmbeddingAreNotNeeded) {
   tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = at::ones({2});
   write(folder_ / "model.safetensors", tensors);
   EXPECT_NO_THROW(check_weights(small(Family::Llama, true), folder_.path()));
+  EXPECT_NO_THROW(load_weights(*make_model(small(Family::Llama, true)), folder_.path()));
+  tensors["lm_head.weight"][0][0] += 1;
+  write(folder_ / "model.safetensors", tensors);
+  EXPECT_NE(message_of<Error>([&] {
+              load_weights(*make_model(small(Family::Llama, true)), folder_.path());
+            }).find("'lm_head.weight' differs from the embedding"),
+            std::string::npos);
 }
 
 TEST_F(Weights, InShardsAreWhereTheIndexSays) {
