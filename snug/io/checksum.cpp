@@ -24,11 +24,11 @@ void Checksum::add(std::span<const std::byte> bytes) {
   XXH3_64bits_update(&state_->state, bytes.data(), bytes.size());
 }
 
-std::uint64_t Checksum::value() const {
-  return XXH3_64bits_digest(&state_->state);
+std::string Checksum::value() const {
+  return fmt::format("{:016x}", XXH3_64bits_digest(&state_->state));
 }
 
-std::uint64_t checksum_of(const MappedFile& file) {
+std::string checksum_of(const MappedFile& file) {
   constexpr std::size_t kPiece = 16_MiB;
   const auto bytes = file.bytes();
   Checksum sum;
@@ -43,11 +43,7 @@ std::uint64_t checksum_of(const MappedFile& file) {
 std::string checksum_of(std::string_view text) {
   Checksum sum;
   sum.add(std::as_bytes(std::span(text)));
-  return hexadecimal(sum.value());
-}
-
-std::string hexadecimal(std::uint64_t checksum) {
-  return fmt::format("{:016x}", checksum);
+  return sum.value();
 }
 
 }  // namespace snug::io

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,15 +20,14 @@ class SNUG_API Checksum {
   Checksum& operator=(const Checksum&) = delete;
 
   void add(std::span<const std::byte> bytes);
-  std::uint64_t value() const;
+  std::string value() const;  // 16 hexadecimal digits
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
-SNUG_API std::uint64_t checksum_of(const MappedFile& file);  // leaves none of its pages in RAM
-SNUG_API std::string checksum_of(std::string_view text);     // in 16 hexadecimal digits
-SNUG_API std::string hexadecimal(std::uint64_t checksum);
+SNUG_API std::string checksum_of(const MappedFile& file);  // leaves none of its pages in RAM
+SNUG_API std::string checksum_of(std::string_view text);
 
 }  // namespace snug::io

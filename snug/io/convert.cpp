@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <memory>
+#include <map>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>

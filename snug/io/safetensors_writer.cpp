@@ -49,8 +49,8 @@ TensorSource source_of(const std::string& name, const at::Tensor& tensor) {
   return {name, tensor.scalar_type(), tensor.sizes().vec(), [tensor] { return tensor; }};
 }
 
-std::uint64_t write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
-                                const std::map<std::string, std::string>& metadata) {
+std::string write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
+                              const std::map<std::string, std::string>& metadata) {
   std::ranges::sort(tensors, {}, [](const TensorSource& tensor) {
     return std::tuple(-static_cast<std::int64_t>(c10::elementSize(tensor.dtype)), tensor.name);
   });

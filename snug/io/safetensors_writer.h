@@ -28,8 +28,8 @@ SNUG_API TensorSource source_of(const std::string& name, const at::Tensor& tenso
 
 // Large elements first, then by name, so that every tensor is aligned and the file does not depend on the
 // order given. Throws RunError if it cannot be written; nothing half-written stays. When it returns, the
-// bytes are on the disk.
-SNUG_API std::uint64_t write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
-                                         const std::map<std::string, std::string>& metadata = {});
+// bytes are on the disk. Returns the checksum of the file.
+SNUG_API std::string write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
+                                       const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace snug::io

@@ -33,7 +33,7 @@ void check_file(const fs::path& path, const JsonReader& files) {
   const MappedFile mapped(path);
   check(static_cast<std::int64_t>(mapped.bytes().size()) == bytes, path.string(), ": expected ", bytes,
         " bytes, got ", mapped.bytes().size(), "; the state is damaged");
-  check(hexadecimal(checksum_of(mapped)) == expected, path.string(), kDamaged);
+  check(checksum_of(mapped) == expected, path.string(), kDamaged);
 }
 
 }  // namespace
@@ -47,8 +47,8 @@ void write_training_state(const fs::path& folder, const TrainingState& state) {
   const std::string config = state.model_config.dump(2) + "\n";
   write_to_disk(part.path() / kConfig, config);
   note(kConfig, checksum_of(config));
-  note(kModel, hexadecimal(write_safetensors(part.path() / kModel, state.model, {{"format", "pt"}})));
-  note(kOptimizer, hexadecimal(write_safetensors(part.path() / kOptimizer, state.optimizer)));
+  note(kModel, write_safetensors(part.path() / kModel, state.model, {{"format", "pt"}}));
+  note(kOptimizer, write_safetensors(part.path() / kOptimizer, state.optimizer));
   Json all = {{"version", kVersion}, {"facts", state.facts}, {"files", files}};
   all["xxh3"] = checksum_of(all.dump());
   write_to_disk(part.path() / kState, all.dump(2) + "\n");

@@ -42,10 +42,6 @@ std::map<std::string, std::vector<std::string>> read_index(const fs::path& path)
 
 }  // namespace
 
-bool WeightFiles::are_in(const fs::path& folder) {
-  return is_there(folder / kSingle) || is_there(folder / kIndex);
-}
-
 WeightFiles::WeightFiles(const fs::path& folder) : folder_(folder) {
   if (is_there(folder / kSingle)) {
     files_.emplace_back(folder / kSingle);

@@ -18,10 +18,7 @@ class SNUG_API WeightFiles {
   // not where it says, and a tensor which it does not name.
   explicit WeightFiles(const std::filesystem::path& folder);
 
-  static bool are_in(const std::filesystem::path& folder);
-
   const std::vector<SafetensorsFile>& files() const { return files_; }
-  const std::filesystem::path& folder() const { return folder_; }
 
  private:
   void open_index(const std::filesystem::path& path);
