@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/flags.h"
+#include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
 #include "snug/base/bytes.h"
@@ -33,7 +34,7 @@ struct Flags {
 };
 
 void run(const Flags& flags) {
-  io::ConvertOptions options;
+  io::ConvertOptions options{.stop = &stop_on_signal("this tensor")};
   if (flags.dtype) options.dtype = train::dtype(*flags.dtype);
   if (flags.shard_bytes) options.shard_bytes = *flags.shard_bytes;
   if (::isatty(STDERR_FILENO) == 1)

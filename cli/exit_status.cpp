@@ -17,9 +17,9 @@ namespace snug::cli {
 namespace {
 
 constexpr std::string_view kWhatHelps =
-    "to fit: fewer sequences per forward (--micro-batch; the batch stays, in more parts), a shorter "
-    "--seq-len, or "
-    "more memory";
+    "to fit: fewer sequences per forward (--micro-batch; the batch stays, in more parts; for eval "
+    "--batch-size), "
+    "a shorter --seq-len, or more memory";
 
 std::string one_line(std::string text) {
   for (char& c : text) {

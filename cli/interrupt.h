@@ -1,12 +1,14 @@
-// Ctrl-C and SIGTERM: the first asks the run to end after its current step, the second ends the process as
+// Ctrl-C and SIGTERM: the first asks the run to end after what it is at, the second ends the process as
 // usual.
 #pragma once
 
 #include <atomic>
+#include <string_view>
 
 namespace snug::cli {
 
 // From here on; the flag is set by the first signal. Only one run of a process can be asked this way.
-const std::atomic<bool>& stop_on_signal();
+// `after`: what it still finishes, "this step".
+const std::atomic<bool>& stop_on_signal(std::string_view after);
 
 }  // namespace snug::cli

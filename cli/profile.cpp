@@ -73,7 +73,7 @@ void run(const Flags& flags) {
                             .traced_steps = config.steps,
                             .tapes = true,
                             .on_step = [&](const train::StepMetrics& metrics) { progress.show(metrics); },
-                            .stop = &stop_on_signal()});
+                            .stop = &stop_on_signal("this step")});
   trace.move_to_place();
   progress.end();
   if (flags.json) {

@@ -124,7 +124,7 @@ void run(const Flags& flags) {
                .save_every = flags.save_every,
                .keep_last = static_cast<std::size_t>(flags.keep_last.value_or(2)),
                .resume = flags.resume,
-               .stop = &stop_on_signal()});
+               .stop = &stop_on_signal("this step")});
   progress.end();
   print(summary(config, result, out_dir), text_to);
   if (flags.json) print_json(document(config, result, out_dir));

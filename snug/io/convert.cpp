@@ -10,8 +10,10 @@
 
 #include "snug/base/error.h"
 #include "snug/base/json.h"
+#include "snug/io/companions.h"
 #include "snug/io/safetensors_header.h"
 #include "snug/io/safetensors_writer.h"
+#include "snug/io/training_state.h"
 #include "snug/io/unfinished_folder.h"
 #include "snug/io/weight_files.h"
 
@@ -20,41 +22,24 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kOptimizer = "optimizer.safetensors";
-
 // bf16 weights and the 16 bits that they lack (see optim::Master).
 at::Tensor joined(const at::Tensor& weight, const at::Tensor& remainder) {
   return weight.view(at::kShort).to(at::kInt).bitwise_left_shift_(16).add_(remainder).view(at::kFloat);
 }
 
-// The exact values behind 16-bit weights, where a training state has them.
-class Masters {
- public:
-  explicit Masters(const fs::path& folder) {
-    std::error_code ignored;
-    if (fs::exists(folder / kOptimizer, ignored)) file_.emplace(folder / kOptimizer);
-  }
-
-  // Undefined if there is none.
-  at::Tensor exact(const std::string& name, const at::Tensor& weight) const {
-    if (!file_) return {};
-    if (const TensorEntry* master = file_->find("master." + name))
-      return checked(*master, c10::kFloat, weight);
-    const TensorEntry* remainder = file_->find("remainder." + name);
-    if (!remainder || weight.scalar_type() != c10::kBFloat16) return {};
-    return joined(weight, checked(*remainder, c10::kShort, weight));
-  }
-
- private:
-  at::Tensor checked(const TensorEntry& entry, c10::ScalarType dtype, const at::Tensor& weight) const {
-    check(entry.dtype == dtype && weight.sizes() == at::IntArrayRef(entry.shape), file_->path().string(),
+// The exact value behind a 16-bit weight, where the optimizer of a training state has it; else undefined.
+at::Tensor exact(const SafetensorsFile& optimizer, const std::string& name, const at::Tensor& weight) {
+  const auto checked = [&](const TensorEntry& entry, c10::ScalarType dtype) {
+    check(entry.dtype == dtype && weight.sizes() == at::IntArrayRef(entry.shape), optimizer.path().string(),
           ": '", entry.name, "' is ", safetensors_name(entry.dtype), " ", at::IntArrayRef(entry.shape),
           ", expected ", safetensors_name(dtype), " ", weight.sizes());
-    return file_->tensor(entry);
-  }
-
-  std::optional<SafetensorsFile> file_;
-};
+    return optimizer.tensor(entry);
+  };
+  if (const TensorEntry* master = optimizer.find("master." + name)) return checked(*master, c10::kFloat);
+  const TensorEntry* remainder = optimizer.find("remainder." + name);
+  if (!remainder || weight.scalar_type() != c10::kBFloat16) return {};
+  return joined(weight, checked(*remainder, c10::kShort));
+}
 
 struct Shard {
   std::vector<TensorSource> tensors;
@@ -98,22 +83,6 @@ void copy_config(const fs::path& from, const fs::path& to, std::optional<c10::Sc
   write_to_disk(to, config.dump(2) + "\n");
 }
 
-void copy_to_disk(const fs::path& from, const fs::path& to) {
-  const MappedFile file(from);
-  const auto bytes = file.bytes();
-  write_to_disk(to, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-}
-
-// Small files of a model: its tokenizer, its generation settings, its licence.
-bool goes_along(const fs::directory_entry& entry) {
-  std::error_code ignored;
-  const std::string name = entry.path().filename().string(), extension = entry.path().extension().string();
-  if (!entry.is_regular_file(ignored) || name.starts_with(".")) return false;
-  if (name == "config.json" || name == "state.json" || name.ends_with(".index.json")) return false;
-  return extension == ".json" || extension == ".txt" || extension == ".model" || extension == ".jinja" ||
-         extension == ".md" || name == "LICENSE";
-}
-
 }  // namespace
 
 Converted convert_weights(const fs::path& from, const fs::path& to, const ConvertOptions& options) {
@@ -122,7 +91,8 @@ Converted convert_weights(const fs::path& from, const fs::path& to, const Conver
   check(!fs::exists(target, error), target.string(), ": is there already; expected a new folder");
   check(options.shard_bytes > 0, "a file of weights must hold more than 0 bytes");
   const WeightFiles weights(from);
-  const Masters masters(from);
+  std::optional<SavedState> state;
+  if (is_training_state(from)) state.emplace(from);
 
   std::vector<TensorSource> sources;
   std::size_t done = 0, count = 0;
@@ -131,16 +101,19 @@ Converted convert_weights(const fs::path& from, const fs::path& to, const Conver
     for (const TensorEntry& entry : file.entries()) {
       const bool changes = options.dtype && c10::isFloatingType(entry.dtype);
       const c10::ScalarType dtype = changes ? *options.dtype : entry.dtype;
-      sources.push_back(
-          {entry.name, dtype, entry.shape, [&, dtype] {
-             const at::Tensor weight = file.tensor(entry);
-             const at::Tensor exact = dtype == c10::kFloat ? masters.exact(entry.name, weight) : at::Tensor();
-             const at::Tensor result =
-                 (exact.defined() ? exact : weight).to(dtype, /*non_blocking=*/false, /*copy=*/true);
-             file.release(entry);
-             if (options.on_tensor) options.on_tensor(++done, count);
-             return result;
-           }});
+      sources.push_back({entry.name, dtype, entry.shape, [&, dtype] {
+                           if (options.stop && *options.stop)
+                             throw RunError(concat(target.string(), ": stopped, and nothing was left there"));
+                           const at::Tensor weight = file.tensor(entry);
+                           at::Tensor value;
+                           if (state && dtype == c10::kFloat)
+                             value = exact(state->optimizer(), entry.name, weight);
+                           if (!value.defined()) value = weight;
+                           const at::Tensor result = value.to(dtype, /*non_blocking=*/false, /*copy=*/true);
+                           file.release(entry);
+                           if (options.on_tensor) options.on_tensor(++done, count);
+                           return result;
+                         }});
     }
   }
 
@@ -149,8 +122,7 @@ Converted convert_weights(const fs::path& from, const fs::path& to, const Conver
   write_shards(part.path(), shards);
   if (fs::exists(from / "config.json", error))
     copy_config(from / "config.json", part.path() / "config.json", options.dtype);
-  for (const auto& entry : fs::directory_iterator(from, error))
-    if (goes_along(entry)) copy_to_disk(entry.path(), part.path() / entry.path().filename());
+  for (const auto& [name, bytes] : read_companions(from)) write_to_disk(part.path() / name, bytes);
   part.finish();
 
   Converted result{.tensors = count, .files = shards.size()};

@@ -34,6 +34,11 @@ bool TokenDataset::is_text() const {
   return file && file->is_text();
 }
 
+std::string TokenDataset::identity() const {
+  const auto* file = std::get_if<TokenFile>(&source_);
+  return file ? file->checksum() : "synthetic";
+}
+
 Batch TokenDataset::batch(std::uint64_t first_window, std::int64_t count) const {
   check(count >= 1, "a batch needs at least 1 window, got ", count);
   const std::int64_t seq = options_.seq_len;

@@ -46,6 +46,7 @@ class SNUG_API TokenDataset {
   // predicts.
   std::uint64_t windows() const { return windows_; }  // kUnlimited for synthetic tokens
   bool is_text() const;
+  std::string identity() const;  // "synthetic", or a checksum of the file: the same data under another name
 
   // `count` windows from `first_window` on, counted over all epochs. Each epoch has its own order when
   // shuffled.

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "snug/base/error.h"
+#include "snug/io/checksum.h"
 
 namespace snug::io {
 namespace {
@@ -73,6 +74,10 @@ void TokenFile::open_bin() {
 void TokenFile::open_text() {
   size_ = file_->bytes().size();
   check(size_ > 0, file_->path().string(), ": expected text, got an empty file");
+}
+
+std::string TokenFile::checksum() const {
+  return checksum_of(*file_);
 }
 
 void TokenFile::read(std::uint64_t first, std::span<std::int64_t> out) const {

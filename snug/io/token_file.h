@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "snug/base/export.h"
 #include "snug/base/mapped_file.h"
@@ -18,6 +19,7 @@ class SNUG_API TokenFile {
 
   std::uint64_t size() const { return size_; }  // in tokens
   bool is_text() const { return token_bytes_ == 1; }
+  std::string checksum() const;  // of the whole file, which is read once
 
   // Tokens [first, first + out.size()). Throws Error at a token outside the vocabulary, naming its position.
   void read(std::uint64_t first, std::span<std::int64_t> out) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <initializer_list>
 #include <string_view>
 #include <system_error>
 
@@ -36,6 +37,24 @@ void check_file(const fs::path& path, const JsonReader& files) {
   check(checksum_of(mapped) == expected, path.string(), kDamaged);
 }
 
+// Returns its facts.
+Json check_state(const fs::path& folder, std::initializer_list<const char*> names) {
+  const std::string where = (folder / kState).string();
+  Json whole = read_json(folder / kState);
+  const JsonReader json(whole, where);
+  const auto version = json.required<std::int64_t>("version");
+  check(version == kVersion, where, ": version ", version, " of training states is not known; expected ",
+        kVersion);
+  Json facts = json.required<Json>("facts");
+  const auto expected = json.required<std::string>("xxh3");
+  whole.erase("xxh3");
+  check(checksum_of(whole.dump()) == expected, where, kDamaged);
+  const JsonReader files(json.required<Json>("files"), where + ": files");
+  json.refuse_unread();
+  for (const char* name : names) check_file(folder / name, files);
+  return facts;
+}
+
 }  // namespace
 
 void write_training_state(const fs::path& folder, const TrainingState& state) {
@@ -49,28 +68,25 @@ void write_training_state(const fs::path& folder, const TrainingState& state) {
   note(kConfig, checksum_of(config));
   note(kModel, write_safetensors(part.path() / kModel, state.model, {{"format", "pt"}}));
   note(kOptimizer, write_safetensors(part.path() / kOptimizer, state.optimizer));
+  for (const auto& [name, bytes] : state.companions) write_to_disk(part.path() / name, bytes);
   Json all = {{"version", kVersion}, {"facts", state.facts}, {"files", files}};
   all["xxh3"] = checksum_of(all.dump());
   write_to_disk(part.path() / kState, all.dump(2) + "\n");
   part.finish();
 }
 
-SavedState::SavedState(const fs::path& folder) : folder_(folder) {
-  const std::string where = (folder / kState).string();
-  Json whole = read_json(folder / kState);
-  const JsonReader json(whole, where);
-  const auto version = json.required<std::int64_t>("version");
-  check(version == kVersion, where, ": version ", version, " of training states is not known; expected ",
-        kVersion);
-  facts_ = json.required<Json>("facts");
-  const auto expected = json.required<std::string>("xxh3");
-  whole.erase("xxh3");
-  check(checksum_of(whole.dump()) == expected, where, kDamaged);
-  const JsonReader files(json.required<Json>("files"), where + ": files");
-  json.refuse_unread();
-  for (const char* name : {kConfig, kModel, kOptimizer}) check_file(folder / name, files);
-  files.refuse_unread();
+SavedState::SavedState(const fs::path& folder)
+    : folder_(folder), facts_(check_state(folder, {kConfig, kModel, kOptimizer})) {
   optimizer_ = std::make_unique<SafetensorsFile>(folder / kOptimizer);
+}
+
+bool is_training_state(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / kState, ignored);
+}
+
+void check_saved_model(const fs::path& folder) {
+  check_state(folder, {kConfig, kModel});
 }
 
 fs::path state_folder(const fs::path& run, std::int64_t step) {

@@ -2,7 +2,8 @@
 //
 //   run/state/step-100/config.json, model.safetensors     the model, as others load it
 //                      optimizer.safetensors              under prefixed names: exp_avg.model.norm.weight
-//                      state.json                         the rest, and a checksum of each file
+//                      state.json                         the rest, and a checksum of each of these files
+//                      tokenizer.json, ...                what else belongs to the model
 //
 // A folder is written under another name, brought to the disk and renamed, so that neither a kill nor a power
 // cut leaves half of one. Tensors are written and read one at a time.
@@ -16,6 +17,7 @@
 
 #include "snug/base/export.h"
 #include "snug/base/json.h"
+#include "snug/io/companions.h"
 #include "snug/io/safetensors.h"
 #include "snug/io/safetensors_writer.h"
 
@@ -25,6 +27,7 @@ struct TrainingState {
   Json facts;  // whatever is no tensor
   Json model_config;
   std::vector<TensorSource> model, optimizer;
+  std::vector<Companion> companions;  // of the model that training began with
 };
 
 // Throws RunError, and leaves what was there, if it cannot be written.
@@ -45,6 +48,11 @@ class SNUG_API SavedState {
   Json facts_;
   std::unique_ptr<SafetensorsFile> optimizer_;
 };
+
+// Whether a folder is a training state, or a model that somebody published.
+SNUG_API bool is_training_state(const std::filesystem::path& folder);
+// Throws Error unless the model of a training state is what was written; its optimizer is not read.
+SNUG_API void check_saved_model(const std::filesystem::path& folder);
 
 // The states of a run: folders step-N in run/state, by number. Throws RunError if it cannot be looked into.
 SNUG_API std::filesystem::path state_folder(const std::filesystem::path& run, std::int64_t step);

@@ -16,8 +16,10 @@ namespace snug::session {
 namespace {
 
 constexpr std::int64_t kSleepCycles = 1'000'000;  // 0.5 ms: so that the host is ahead
-constexpr double kSeconds = 0.1;                  // of each thing that is timed
+constexpr double kSeconds = 0.05;                 // of each thing that is timed
+constexpr double kWarmSeconds = 0.3;              // until a GPU at its power limit has found its clock
 constexpr int kRounds = 3;
+constexpr double kLonger = 1.3;  // than what it must outlast
 
 int repeats(double seconds_of_one, int least) {
   return static_cast<int>(
@@ -70,10 +72,6 @@ class Traffic {
     finish();
     return 1e-3 * std::max(begin.elapsed_time(sent), begin.elapsed_time(received));
   }
-  // Bytes per second; `to_host` and `to_device` are 0 or the same.
-  double rate(int to_host, int to_device) {
-    return static_cast<double>(bytes_) * (to_host + to_device) / seconds(to_host, to_device);
-  }
 
  private:
   at::Tensor on(c10::Device device) const {
@@ -89,18 +87,33 @@ class Traffic {
   c10::cuda::CUDAStream out_, in_;
 };
 
-double slowdown(c10::Device device, Traffic& traffic, const std::function<void()>& compute,
-                double pieces_per_second) {
-  const int runs = repeats(cuda_seconds(device, compute, 4) / 4, 1);
-  std::array<double, kRounds> alone{}, beside{};
+// Copies to the host, to the device or both, alone and beside `compute`; each outlasts the other once.
+LinkRate measure_link(c10::Device device, Traffic& traffic, std::uint64_t piece_bytes, bool to_host,
+                      bool to_device, const std::function<void()>& compute) {
+  const auto start = [&](int copies) { traffic.start(to_host * copies, to_device * copies); };
+  const auto seconds = [&](int copies) { return traffic.seconds(to_host * copies, to_device * copies); };
+  const double copy_seconds = seconds(4) / 4, run_seconds = cuda_seconds(device, compute, 4) / 4;
+  const int copies = repeats(copy_seconds, 2), runs = repeats(run_seconds, 1);
+  const int outlasting_copies = 2 + static_cast<int>(kLonger * runs * run_seconds / copy_seconds);
+  const int outlasting_runs = 2 + static_cast<int>(kLonger * copies * copy_seconds / run_seconds);
+
+  std::array<double, kRounds> alone{}, beside{}, slowdown{};
   for (int round = 0; round < kRounds; ++round) {
-    alone[round] = cuda_seconds(device, compute, runs);
-    const int copies = 2 + static_cast<int>(1.3 * alone[round] * pieces_per_second);  // outlast it
-    traffic.start(copies, copies);
-    beside[round] = cuda_seconds(device, compute, runs);
+    alone[round] = seconds(copies);
+    for (int run = 0; run < outlasting_runs; ++run) compute();
+    beside[round] = seconds(copies);
+  }
+  cuda_seconds(device, compute, static_cast<int>(kWarmSeconds / run_seconds));
+  for (int round = 0; round < kRounds; ++round) {
+    const double undisturbed = cuda_seconds(device, compute, runs);
+    start(outlasting_copies);
+    slowdown[round] = cuda_seconds(device, compute, runs) / undisturbed - 1;
     traffic.finish();
   }
-  return std::max(median(beside) / median(alone) - 1, 0.0);
+  const double bytes = static_cast<double>(piece_bytes) * copies * (to_host + to_device);
+  return {.alone = bytes / median(alone),
+          .beside = bytes / median(beside),
+          .slowdown = std::max(median(slowdown), 0.0)};
 }
 
 }  // namespace
@@ -120,12 +133,10 @@ LinkRates measure_links(c10::Device device, std::uint64_t piece_bytes, const std
   const c10::cuda::CUDAGuard guard(device);
   Traffic traffic(device, piece_bytes);
   traffic.seconds(1, 1);  // the first touch of each page
-  const int copies = repeats(traffic.seconds(1, 0), 2);
-  LinkRates rates{.to_host = traffic.rate(copies, 0),
-                  .to_device = traffic.rate(0, copies),
-                  .both_ways = traffic.rate(copies, copies)};
-  rates.slowdown = slowdown(device, traffic, compute, rates.both_ways / 2 / static_cast<double>(piece_bytes));
-  return rates;
+  const auto link = [&](bool to_host, bool to_device) {
+    return measure_link(device, traffic, piece_bytes, to_host, to_device, compute);
+  };
+  return {.to_host = link(true, false), .to_device = link(false, true), .both_ways = link(true, true)};
 }
 
 }  // namespace snug::session

@@ -191,10 +191,10 @@ class Probe {
   void links(plan::Hardware& hardware) {
     const LinkRates rates = measure("copies to and from the host, and products beside them",
                                     [&] { return link_rates(options_); });
-    hardware.to_host_rate = rates.to_host;
-    hardware.to_device_rate = rates.to_device;
-    hardware.both_ways_rate = rates.both_ways;
-    hardware.copy_slowdown = rates.slowdown;
+    hardware.to_host_rate = rates.to_host.alone;
+    hardware.to_device_rate = rates.to_device.alone;
+    hardware.both_ways_rate = rates.both_ways.alone;
+    hardware.copy_slowdown = rates.both_ways.slowdown;
   }
 
   void host(plan::Hardware& hardware) {

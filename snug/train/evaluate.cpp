@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "snug/base/error.h"
-#include "snug/models/weights.h"
 #include "snug/train/step.h"
 
 namespace snug::train {
@@ -13,7 +12,7 @@ Evaluation evaluate(const TrainConfig& config,
   const io::TokenDataset data = open_data(config);
   check(data.windows() != io::TokenDataset::kUnlimited,
         "synthetic tokens have no end to evaluate up to: give --data a token file or text");
-  if (!config.weights.empty()) models::check_weights(config.model, config.weights);
+  check_weights(config);
   prepare(config.device);
   at::manual_seed(config.seed);
   const auto model = load_model(config, config.device);

@@ -19,22 +19,11 @@ namespace {
 constexpr const char* kCpuGenerator = "generator.cpu";
 constexpr const char* kDeviceGenerator = "generator.device";
 
-// What the numbers of the steps to come depend on; how memory is saved is not among it.
-constexpr const char* kMustAgree[] = {"architecture", "data",         "shuffle",   "seed",
-                                      "batch_size",   "seq_len",      "precision", "optimizer",
-                                      "master",       "lr",           "beta1",     "beta2",
-                                      "eps",          "weight_decay", "decay",     "momentum",
-                                      "clip",         "warmup",       "schedule",  "allow_quadratic"};
-
-Json run_facts(const TrainConfig& config) {
-  const Json all = to_json(config);
-  Json facts = Json::object();
-  for (const char* key : kMustAgree) facts[key] = all.contains(key) ? all[key] : Json(nullptr);
-  const bool ends = config.optimizer.schedule != optim::Schedule::Kind::Constant;
-  facts["steps"] =
-      ends ? Json(config.steps) : Json(nullptr);  // a learning rate that falls depends on the end
-  return facts;
-}
+constexpr const char* kMustAgree[] = {"architecture", "shuffle",   "seed",           "batch_size",
+                                      "seq_len",      "precision", "optimizer",      "master",
+                                      "lr",           "beta1",     "beta2",          "eps",
+                                      "weight_decay", "decay",     "momentum",       "clip",
+                                      "warmup",       "schedule",  "allow_quadratic"};
 
 // Which plan ran last: for whoever wonders.
 Json plan_hash(const TrainConfig& config) {
@@ -101,16 +90,37 @@ void copy_into(at::Tensor tensor, const io::SafetensorsFile& file, const std::st
 
 }  // namespace
 
-void save_run(const std::filesystem::path& run, std::int64_t step, const TrainConfig& config,
-              const TrainingSetup& setup, const GradScaler& scaler, std::size_t keep_last) {
-  io::TrainingState state;
-  state.facts = {{"step", step},
-                 {"windows", step * config.batch_size},
-                 {"torch", TORCH_VERSION},
-                 {"loss_scale", scaler.is_enabled() ? scaler.state() : Json(nullptr)},
-                 {"plan", plan_hash(config)},
-                 {"run", run_facts(config)}};
-  state.model_config = model_config(config);
+Json run_facts(const TrainConfig& config, const io::TokenDataset& data) {
+  const Json all = to_json(config);
+  Json facts = Json::object();
+  for (const char* key : kMustAgree) facts[key] = all.contains(key) ? all[key] : Json(nullptr);
+  facts["data"] = data.identity();
+  const bool ends = config.optimizer.schedule != optim::Schedule::Kind::Constant;
+  facts["steps"] =
+      ends ? Json(config.steps) : Json(nullptr);  // a learning rate that falls depends on the end
+  return facts;
+}
+
+RunSaver::RunSaver(std::filesystem::path run, const TrainConfig& config, Json run_facts,
+                   std::size_t keep_last)
+    : run_(std::move(run)),
+      run_facts_(std::move(run_facts)),
+      plan_(plan_hash(config)),
+      model_config_(model_config(config)),
+      batch_size_(config.batch_size),
+      keep_last_(keep_last) {
+  if (!config.weights.empty()) companions_ = io::read_companions(config.weights);
+}
+
+void RunSaver::save(std::int64_t step, const TrainingSetup& setup, const GradScaler& scaler) const {
+  io::TrainingState state{.facts = {{"step", step},
+                                    {"windows", step * batch_size_},
+                                    {"torch", TORCH_VERSION},
+                                    {"loss_scale", scaler.is_enabled() ? scaler.state() : Json(nullptr)},
+                                    {"plan", plan_},
+                                    {"run", run_facts_}},
+                          .model_config = model_config_,
+                          .companions = companions_};
   for (const auto& parameter : setup.model->named_parameters())
     state.model.push_back(io::source_of(parameter.key(), parameter.value()));
   for (const auto& [name, tensor] : optimizer_tensors(setup))
@@ -119,19 +129,18 @@ void save_run(const std::filesystem::path& run, std::int64_t step, const TrainCo
   if (!device_of(setup).is_cpu())
     state.optimizer.push_back(
         io::source_of(kDeviceGenerator, generator_state(device_generator(device_of(setup)))));
-  io::write_training_state(io::state_folder(run, step), state);
-  io::remove_older_states(run, step, keep_last);
+  io::write_training_state(io::state_folder(run_, step), state);
+  io::remove_older_states(run_, step, keep_last_);
 }
 
-std::optional<io::SavedState> last_state(const std::filesystem::path& run, const TrainConfig& config) {
+std::optional<io::SavedState> last_state(const std::filesystem::path& run, const Json& run_facts) {
   const auto steps = io::saved_steps(run);
   if (steps.empty()) return std::nullopt;
   io::SavedState state(io::state_folder(run, steps.back()));
   const std::string where = state.folder().string();
   check(step_of(state) == steps.back(), where, ": holds the state of step ", step_of(state));
   const JsonReader saved(JsonReader(state.facts(), where).required<Json>("run"), where);
-  const Json now = run_facts(config);
-  for (const auto& [key, value] : now.items()) {
+  for (const auto& [key, value] : run_facts.items()) {
     const Json before = saved.has(key) ? saved.required<Json>(key) : Json(nullptr);
     check(before == value, where, ": this run had ", key, " ", before.dump(), ", now it is ", value.dump(),
           "; resume it as it was, or start another from its weights with --model ", where);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <vector>
 
 #include "snug/base/export.h"
 #include "snug/io/training_state.h"
@@ -13,14 +14,29 @@
 
 namespace snug::train {
 
-// After step `step`, into run/state/step-N; then all but the last keep_last states go.
-SNUG_API void save_run(const std::filesystem::path& run, std::int64_t step, const TrainConfig& config,
-                       const TrainingSetup& setup, const GradScaler& scaler, std::size_t keep_last);
+// What the numbers of the steps to come depend on; how memory is saved is not among it. Data counts by its
+// content, which is read once.
+SNUG_API Json run_facts(const TrainConfig& config, const io::TokenDataset& data);
 
-// The last state of a run, or none. Throws Error if it is damaged, or of a run with another model, data,
-// batch, precision or optimizer; memory's levers may differ.
-SNUG_API std::optional<io::SavedState> last_state(const std::filesystem::path& run,
-                                                  const TrainConfig& config);
+class SNUG_API RunSaver {
+ public:
+  // Into run/state/step-N; all but the last keep_last of them go. What goes along with a published model is
+  // read now: its folder may be gone later.
+  RunSaver(std::filesystem::path run, const TrainConfig& config, Json run_facts, std::size_t keep_last);
+
+  void save(std::int64_t step, const TrainingSetup& setup, const GradScaler& scaler) const;
+
+ private:
+  std::filesystem::path run_;
+  Json run_facts_, plan_, model_config_;
+  std::vector<io::Companion> companions_;
+  std::int64_t batch_size_;
+  std::size_t keep_last_;
+};
+
+// The last state of a run, or none. Throws Error if it is damaged, or of a run with other facts: another
+// model, data, batch, precision or optimizer.
+SNUG_API std::optional<io::SavedState> last_state(const std::filesystem::path& run, const Json& run_facts);
 SNUG_API std::int64_t step_of(const io::SavedState& state);
 
 // All but the model, whose weights were loaded from state.folder().

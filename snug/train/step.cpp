@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "snug/base/error.h"
+#include "snug/io/training_state.h"
 #include "snug/memory/device_budget.h"
 #include "snug/memory/process_memory.h"
 #include "snug/models/weights.h"
@@ -75,6 +76,12 @@ void prepare(c10::Device device) {
   check(missing.empty(), missing);
   memory::let_cuda_segments_grow(true);
   at::globalContext().lazyInitDevice(at::kCUDA);
+}
+
+void check_weights(const TrainConfig& config) {
+  if (config.weights.empty()) return;
+  if (io::is_training_state(config.weights)) io::check_saved_model(config.weights);
+  models::check_weights(config.model, config.weights);
 }
 
 std::shared_ptr<models::LanguageModel> load_model(const TrainConfig& config, c10::Device device) {

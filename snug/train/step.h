@@ -26,6 +26,9 @@ SNUG_API io::TokenDataset open_data(const TrainConfig& config);
 
 // Before anything is made on the device. Throws Error if this build has no kernels for it.
 SNUG_API void prepare(c10::Device device);
+// Throws Error unless config.weights, if any, hold the model that config.json describes; those of a training
+// state must be what was written.
+SNUG_API void check_weights(const TrainConfig& config);
 
 // The model of a run, with its weights if it has any; on Meta without.
 SNUG_API std::shared_ptr<models::LanguageModel> load_model(const TrainConfig& config, c10::Device device);

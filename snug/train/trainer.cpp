@@ -134,17 +134,24 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   TrainConfig config = given;
   validate(config);
   const io::TokenDataset data = open_data(config);
+  const Json facts = options.save || options.resume ? run_facts(config, data) : Json();
   std::optional<RunDirectory> directory;
   std::optional<io::SavedState> state;
   if (options.resume) {
     directory.emplace(options.out_dir);
-    state = last_state(options.out_dir, config);
+    state = last_state(options.out_dir, facts);
     if (!state && options.on_trouble) options.on_trouble("no state was saved yet: the run begins anew");
   }
   const std::int64_t done = state ? step_of(*state) : 0;
   if (done >= config.steps) return {.steps = done, .resumed = done, .budget_bytes = config.budget_bytes};
-  if (state) config.weights = state->folder();
-  if (!config.weights.empty()) models::check_weights(config.model, config.weights);
+  std::optional<RunSaver> saver;
+  if (options.save) saver.emplace(options.out_dir, config, facts, options.keep_last);
+  if (state) {
+    config.weights = state->folder();  // its checksums were right
+    models::check_weights(config.model, config.weights);
+  } else {
+    check_weights(config);
+  }
   prepare(config.device);
   memory::DeviceBudget budget(config.device, config.budget_bytes, expected_outside(config));
 
@@ -179,7 +186,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   state.reset();  // and its files with it
   const auto save = [&](std::int64_t step) {
     directory->sync();
-    save_run(options.out_dir, step, given, setup, scaler, options.keep_last);
+    saver->save(step, setup, scaler);
   };
   const auto host = make_store(config, result.predicted.host_bytes);
   const auto recording = make_recording(config, {.describe = options.tapes, .host = host});

@@ -1,9 +1,12 @@
 """snug convert: weights into other shards and dtypes."""
 import json
 import resource
+import signal
 import struct
+import subprocess
+import time
 
-from command import CommandTest
+from command import SNUG, CommandTest
 
 RUN = ("--model", "model.json", "--device", "cpu", "--data", "book.txt", "--seq-len", "32", "--steps", "1", "--lr", "0.003")
 
@@ -91,6 +94,24 @@ class Convert(CommandTest):
         self.refuses("convert", "nowhere", "new", says=["nowhere", "no weights"])
         self.refuses("convert", state, "new", "--dtype", "int8", says="--dtype")
         self.refuses("convert", state, "new", "--shard-size", "0", says="0")
+
+    def test_ctrl_c_leaves_nothing(self):
+        tensors = {f"t{i}": {"dtype": "BF16", "shape": [500_000], "data_offsets": [i * 1_000_000, (i + 1) * 1_000_000]} for i in range(300)}
+        header = json.dumps(tensors).encode()
+        (self.folder / "large").mkdir()
+        with open(self.folder / "large" / "model.safetensors", "wb") as file:
+            file.write(struct.pack("<Q", len(header)) + header)
+            file.truncate(8 + len(header) + 300_000_000)  # nothing on the disk
+        before = self.files()
+        process = subprocess.Popen([SNUG, "convert", "large", "new", "--dtype", "fp32"], cwd=self.folder, stderr=subprocess.PIPE, text=True)
+        while not (self.folder / ".new.part").exists():
+            self.assertIsNone(process.poll())
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, 3, errors)
+        self.assertIn("new: stopped", errors)
+        self.assertEqual(self.files(), before)
 
     def test_a_full_disk_leaves_nothing(self):
         state = self.train()

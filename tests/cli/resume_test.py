@@ -111,6 +111,33 @@ class Resume(CommandTest):
         document = self.json(*flags, "--steps", 1, "--no-save", "--out-dir", "second")
         self.assertLess(document["first_loss"], self.losses("first")[0][1])  # not from scratch
 
+    def test_what_belongs_to_a_published_model_goes_along_even_if_its_folder_goes(self):
+        self.succeeds(*RUN, "--steps", 1, "--out-dir", "first")
+        model = self.folder / "model"
+        self.state("first", 1).rename(model)
+        (model / "state.json").unlink()
+        (model / "tokenizer.json").write_text("{}")
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**config, "eos_token_id": 7}))
+        flags = [flag if flag != "model.json" else "model" for flag in RUN]
+        process = subprocess.Popen([SNUG, *flags, "--steps", "100000", "--out-dir", "second"], cwd=self.folder,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.wait_for_lines("second", 2, process)
+        model.rename(self.folder / "gone")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0)
+        state = self.state("second", len(self.losses("second")))
+        self.assertEqual((state / "tokenizer.json").read_text(), "{}")
+        self.assertEqual(json.loads((state / "config.json").read_text())["eos_token_id"], 7)
+
+    def test_data_counts_by_content(self):
+        self.succeeds(*RUN, "--steps", 2, "--out-dir", "run")
+        (self.folder / "book.txt").rename(self.folder / "moved.txt")
+        flags = [flag if flag != "book.txt" else "moved.txt" for flag in RUN]
+        self.succeeds(*flags, "--steps", 3, "--out-dir", "run", "--resume")
+        self.write("moved.txt", "Not to be, or to be, that is the question. " * 50)
+        self.refuses(*flags, "--steps", 4, "--out-dir", "run", "--resume", says=["step-3", "data"])
+
     def test_ctrl_c_and_sigterm_save(self):
         for number in (signal.SIGINT, signal.SIGTERM):
             with self.subTest(number):
@@ -201,6 +228,16 @@ class BadState(CommandTest):
                     (self.state / name).write_bytes(bad)
                     self.refuses_to_resume(says=["step-2/" + name if name != "state.json" else "step-2"])
             (self.state / name).write_bytes(good)
+
+    def test_a_flipped_byte_is_found_by_whoever_reads_the_weights(self):
+        model = self.state / "model.safetensors"
+        data = bytearray(model.read_bytes())
+        data[-1] ^= 1
+        model.write_bytes(data)
+        says = ["step-2/model.safetensors", "checksum"]
+        self.refuses("train", "--model", self.state, "--device", "cpu", "--out-dir", "next", says=says)
+        self.refuses("eval", "--model", self.state, "--device", "cpu", "--data", "book.txt", "--seq-len", 32, says=says)
+        self.refuses("convert", self.state, "copy", says=says)
 
     def test_a_file_that_is_cut_short_or_gone(self):
         for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
