@@ -26,13 +26,6 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-io::Batch load_batch(const io::TokenDataset& data, const TrainConfig& config, std::int64_t step,
-                     memory::Tracker& tracker) {
-  auto claim = tracker.claim(trace::Category::Input);
-  const io::Batch batch = data.batch(static_cast<std::uint64_t>(step * config.batch_size), config.batch_size);
-  return {batch.tokens.to(config.device), batch.targets.to(config.device)};
-}
-
 // One that an earlier run left there without taking a step goes; a run that goes on without a plan keeps its
 // old one.
 void leave_plan(const TrainConfig& config, const std::filesystem::path& path, bool is_new) {
@@ -92,13 +85,6 @@ void refuse_nan(const StepMetrics& metrics) {
                         ": try a smaller --lr or a longer --warmup, or --allow-nan to go on"));
 }
 
-void update_scale(GradScaler& scaler, StepMetrics& metrics) {
-  metrics.loss_scale = scaler.get_scale();
-  metrics.skipped = !std::isfinite(metrics.gradient_norm);
-  scaler.note_overflow(&scaler, at::scalar_tensor(metrics.skipped, at::kFloat));
-  scaler.update();
-}
-
 // Null if nothing is to be offloaded. Made before the first step, so that none has to wait for it.
 std::shared_ptr<host::Store> make_store(const TrainConfig& config, std::uint64_t bytes) {
   check(bytes > 0 || !config.offload, "--offload ", config.offload ? to_string(*config.offload) : "",
@@ -123,6 +109,69 @@ double median_after_first(std::vector<double> seconds) {
   std::ranges::nth_element(seconds, seconds.begin() + seconds.size() / 2);
   return seconds[seconds.size() / 2];
 }
+
+// Takes the steps of a run, one after the other, on what it was given.
+class Stepper {
+ public:
+  Stepper(const TrainConfig& config, const TrainOptions& options, const io::TokenDataset& data,
+          TrainingSetup& setup, GradScaler& scaler, memory::Tracker& tracker)
+      : config_(config), options_(options), data_(data), setup_(setup), scaler_(scaler), tracker_(tracker) {}
+
+  // `step` counts from 0. What it measured, but for memory.
+  StepMetrics take(std::int64_t step) {
+    const auto start = std::chrono::steady_clock::now();
+    tracker_.mark("step " + std::to_string(step + 1));
+    StepMetrics metrics{.step = step + 1, .lr = optim::learning_rate(schedule_, step)};
+    const StepResult result = with_report(tracker_, config_, [&] { return run(metrics); });
+    metrics.loss = result.loss.item<double>();
+    metrics.gradient_norm = result.gradient_norm.item<double>();
+    metrics.seconds = seconds_since(start);
+    metrics.tokens_per_second = tokens_per_step() / metrics.seconds;
+    if (scaler_.is_enabled()) update_scale(metrics);
+    return metrics;
+  }
+  double tokens_per_step() const { return static_cast<double>(config_.batch_size * config_.seq_len); }
+
+ private:
+  StepResult run(const StepMetrics& metrics) {
+    const io::Batch batch = load_batch(metrics.step - 1);
+    return run_step(setup_,
+                    {.batch = batch,
+                     .target_count = count_targets(batch.targets),
+                     .lr = metrics.lr,
+                     .loss_scale = scaler_.is_enabled() ? std::optional(scaler_.get_scale()) : std::nullopt,
+                     .on_gradients =
+                         [&](const auto& gradients) {
+                           if (options_.on_gradients) options_.on_gradients(metrics.step, gradients);
+                         }},
+                    config_, tracker_);
+  }
+
+  io::Batch load_batch(std::int64_t step) {
+    auto claim = tracker_.claim(trace::Category::Input);
+    const io::Batch batch =
+        data_.batch(static_cast<std::uint64_t>(step * config_.batch_size), config_.batch_size);
+    return {batch.tokens.to(config_.device), batch.targets.to(config_.device)};
+  }
+
+  void update_scale(StepMetrics& metrics) {
+    metrics.loss_scale = scaler_.get_scale();
+    metrics.skipped = !std::isfinite(metrics.gradient_norm);
+    scaler_.note_overflow(&scaler_, at::scalar_tensor(metrics.skipped, at::kFloat));
+    scaler_.update();
+  }
+
+  const TrainConfig& config_;
+  const TrainOptions& options_;
+  const io::TokenDataset& data_;
+  TrainingSetup& setup_;
+  GradScaler& scaler_;
+  memory::Tracker& tracker_;
+  const optim::Schedule schedule_{.kind = config_.optimizer.schedule,
+                                  .lr = config_.optimizer.lr,
+                                  .warmup = config_.optimizer.warmup,
+                                  .total = config_.steps};
+};
 
 }  // namespace
 
@@ -168,10 +217,6 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   if (options.on_prediction) options.on_prediction(result.predicted);
   budget.require(result.predicted.process_bytes());
 
-  const optim::Schedule schedule{.kind = config.optimizer.schedule,
-                                 .lr = config.optimizer.lr,
-                                 .warmup = config.optimizer.warmup,
-                                 .total = config.steps};
   // On the host, where the norm is read anyway; made before the tracker, for which it does not count.
   GradScaler scaler(at::kCPU,
                     {.init_scale = config.loss_scale, .enabled = config.precision == Precision::Fp16});
@@ -191,34 +236,12 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   const auto host = make_store(config, result.predicted.host_bytes);
   const auto recording = make_recording(config, {.describe = options.tapes, .host = host});
 
+  Stepper stepper(config, options, data, setup, scaler, tracker);
   std::vector<double> seconds;
   std::int64_t saved = done;
   for (std::int64_t step = done; step < config.steps && !(options.stop && *options.stop); ++step) {
-    const auto start = std::chrono::steady_clock::now();
-    tracker.mark("step " + std::to_string(step + 1));
-    const double lr = optim::learning_rate(schedule, step);
-    const StepResult stepped = with_report(tracker, config, [&] {
-      const io::Batch batch = load_batch(data, config, step, tracker);
-      return run_step(setup,
-                      {.batch = batch,
-                       .target_count = count_targets(batch.targets),
-                       .lr = lr,
-                       .loss_scale = scaler.is_enabled() ? std::optional(scaler.get_scale()) : std::nullopt,
-                       .on_gradients =
-                           [&](const auto& gradients) {
-                             if (options.on_gradients) options.on_gradients(step + 1, gradients);
-                           }},
-                      config, tracker);
-    });
-
-    StepMetrics metrics{.step = step + 1,
-                        .loss = stepped.loss.item<double>(),
-                        .gradient_norm = stepped.gradient_norm.item<double>(),
-                        .lr = lr};
-    metrics.seconds = seconds_since(start);
-    metrics.tokens_per_second = static_cast<double>(config.batch_size * config.seq_len) / metrics.seconds;
+    StepMetrics metrics = stepper.take(step);
     metrics.peak_bytes = peaks.take(result.measured);
-    if (scaler.is_enabled()) update_scale(scaler, metrics);
     if (options.tapes) {
       const auto tapes = recording->take_tapes();
       if (step == done) trace.write(tapes);
@@ -246,8 +269,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   result.interrupted = result.steps < config.steps;
   if (!seconds.empty()) {
     result.measured.step_seconds = median_after_first(seconds);
-    result.tokens_per_second =
-        static_cast<double>(config.batch_size * config.seq_len) / result.measured.step_seconds;
+    result.tokens_per_second = stepper.tokens_per_step() / result.measured.step_seconds;
   }
   return result;
 }
