@@ -1,5 +1,6 @@
 // How fast bytes move between GPU and host while the GPU computes, and what that costs the compute.
 #include <ATen/ops/mm.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "snug/models/language_model.h"
 #include "snug/ops/rms_norm.h"
 #include "snug/session/cuda_probe.h"
 
@@ -22,7 +24,15 @@ int main() {
   const at::Tensor x = at::randn({kTokens, kHidden}, on), weight = at::randn({kHidden, kIntermediate}, on),
                    scale = at::randn({kHidden}, on), many_rows = at::randn({8 * kTokens, kHidden}, on),
                    heads = x.view({8, -1, kHeads, kHidden / kHeads}).transpose(1, 2);
+  models::ModelConfig config = models::load_config("llama-1.3b");
+  config.num_layers = 4;
+  const auto model = models::make_model(config, {.tensors = on});
+  const at::Tensor tokens = at::randint(config.vocab_size, {8, kTokens / 8}, on.dtype(at::kLong));
   const std::pair<const char*, std::function<void()>> computes[] = {
+      {"steps of four layers",
+       [&] {
+         for (int i = 0; i < 3; ++i) model->loss_sum(tokens, tokens).backward();
+       }},
       {"matrix products", [&] { at::mm(x, weight); }},
       {"attention",
        [&] { at::scaled_dot_product_attention(heads, heads, heads, {}, 0, /*is_causal=*/true); }},
