@@ -29,6 +29,7 @@ struct Flags {
 };
 
 void run(const Flags& flags) {
+  check(!flags.training.model.empty(), "--model is missing: name the folder to evaluate");
   const train::TrainConfig config = training_config(flags.training);
   check(!config.weights.empty(), "--model ", config.model_name,
         " has no weights to evaluate: expected a folder with config.json and model.safetensors");
@@ -37,6 +38,9 @@ void run(const Flags& flags) {
     if (terminal)
       print(fmt::format("\rwindow {} of {}{}", done, windows, done == windows ? "\n" : ""), stderr);
   });
+  if (!std::isfinite(result.loss))
+    throw RunError(concat("the loss is ", std::isnan(result.loss) ? "nan" : "infinite", ": the weights of ",
+                          config.model_name, " are not finite, or too large for this --precision"));
   if (flags.json) return print_json({{"loss", result.loss}, {"tokens", result.tokens}});
   print(fmt::format("Loss {:.6f} over {} tokens, perplexity {:.4g}\n", result.loss,
                     train::grouped(result.tokens), std::exp(result.loss)),
@@ -50,6 +54,7 @@ void add_eval(CLI::App& snug) {
       *snug.add_subcommand("eval", "The mean loss of a model on every whole window of token data");
   auto flags = std::make_shared<Flags>();
   TrainingFlags& training = flags->training;
+  training.model.clear();  // no usual one
   add_text(verb, "--model", "PATH", training.model, "Hugging Face folder, or one that 'snug train' saved");
   add_text(verb, "--data", "FILE", training.data, "Token file (*.bin) or plain text");
   add_count(verb, "--batch-size", training.batch_size, "Windows at a time; default 8", 1, kMostSequences);

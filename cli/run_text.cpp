@@ -53,8 +53,6 @@ std::string summary(const TrainConfig& config, const TrainResult& result, const 
   if (result.resumed >= config.steps)
     return fmt::format("{} of {} steps were done before: nothing to do\nRun directory: {}\n", result.steps,
                        config.steps, out_dir.string());
-  if (result.interrupted)
-    text += fmt::format("\nInterrupted after step {} of {}\n", result.steps, config.steps);
   if (result.first_loss) {
     text += fmt::format("\nLoss {:.4f} -> {:.4f}, {} per step, {:.0f} tokens/s\n", *result.first_loss,
                         *result.last_loss, train::format_seconds(result.measured.step_seconds),
@@ -79,7 +77,12 @@ std::string summary(const TrainConfig& config, const TrainResult& result, const 
                                    static_cast<double>(config.plan->predicted.peak_bytes) -
                                1));
   }
-  return text + fmt::format("\nRun directory: {}\n", out_dir.string());
+  text += fmt::format("\nRun directory: {}\n", out_dir.string());
+  if (!result.state.empty()) text += fmt::format("Trained model: {}\n", result.state.string());
+  if (result.interrupted)
+    text += fmt::format("Stopped after {} of {} steps{}\n", result.steps, config.steps,
+                        result.state.empty() ? "" : ": --resume goes on from there");
+  return text;
 }
 
 Json document(const TrainConfig& config, const TrainResult& result, const fs::path& out_dir) {

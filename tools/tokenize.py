@@ -15,6 +15,8 @@ import pathlib
 import struct
 import sys
 
+sys.path = [path for path in sys.path if pathlib.Path(path).resolve() != pathlib.Path(__file__).resolve().parent]  # Python has a tokenize of its own
+
 LAYOUTS = {16: (20240520, 1, "H"), 32: (20240801, 7, "I")}  # bits: magic, version, type of a token
 MOST_TOKENS = 2**31 - 1  # the header counts with 32 bits
 
@@ -58,13 +60,19 @@ def end_of_text(folder):
             except (json.JSONDecodeError, AttributeError) as error:
                 raise Problem(f"{path}: not a JSON object: {error}")
             if token is not None:
-                return token[0] if isinstance(token, list) else token
+                first = token[0] if isinstance(token, list) and token else token
+                if not isinstance(first, int):
+                    raise Problem(f"{path}: eos_token_id must be a number or a list of them, got {json.dumps(token)}")
+                return first
     return None
 
 
 def documents(path, field):
     if path.suffix != ".jsonl":
-        yield path.read_text(encoding="utf-8")
+        try:
+            yield path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise Problem(f"{path}: expected text in UTF-8: {error}")
         return
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
@@ -84,6 +92,8 @@ def tokenize(arguments):
     last = end_of_text(arguments.model) if arguments.eos is None else arguments.eos
     if last is None:
         raise Problem(f"{arguments.model} names no end-of-text token: give --eos, or --eos -1 for none")
+    if not -1 <= last < 2**32:
+        raise Problem(f"--eos {last}: expected a token, or -1 for none")
     bits = arguments.bits or (16 if max(vocabulary, last + 1) <= 2**16 else 32)
     magic, version, kind = LAYOUTS[bits]
     count = 0

@@ -41,6 +41,13 @@ at::Tensor exact(const SafetensorsFile& optimizer, const std::string& name, cons
   return joined(weight, checked(*remainder, c10::kShort));
 }
 
+void refuse_overflow(const at::Tensor& before, const at::Tensor& after, const std::string& where) {
+  if (!after.is_floating_point() || !at::isinf(after).any().item<bool>()) return;
+  const double largest = before.abs().max().item<double>();
+  check(!std::isfinite(largest), where, " holds ", largest, ", more than ",
+        safetensors_name(after.scalar_type()), " can: choose another --dtype");
+}
+
 struct Shard {
   std::vector<TensorSource> tensors;
   std::uint64_t bytes = 0;
@@ -92,7 +99,12 @@ Converted convert_weights(const fs::path& from, const fs::path& to, const Conver
   check(options.shard_bytes > 0, "a file of weights must hold more than 0 bytes");
   const WeightFiles weights(from);
   std::optional<SavedState> state;
-  if (is_training_state(from)) state.emplace(from);
+  if (is_training_state(from)) {
+    if (options.dtype == c10::kFloat)
+      state.emplace(from);
+    else
+      check_saved_model(from);
+  }
 
   std::vector<TensorSource> sources;
   std::size_t done = 0, count = 0;
@@ -110,6 +122,9 @@ Converted convert_weights(const fs::path& from, const fs::path& to, const Conver
                              value = exact(state->optimizer(), entry.name, weight);
                            if (!value.defined()) value = weight;
                            const at::Tensor result = value.to(dtype, /*non_blocking=*/false, /*copy=*/true);
+                           if (dtype != entry.dtype)
+                             refuse_overflow(value, result,
+                                             concat(file.path().string(), ": '", entry.name, "'"));
                            file.release(entry);
                            if (options.on_tensor) options.on_tensor(++done, count);
                            return result;

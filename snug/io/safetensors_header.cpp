@@ -14,6 +14,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "safetensors are read in place");
 
 constexpr std::uint64_t kLengthBytes = 8;
+constexpr std::string_view kLargeFilePointer = "version https://git-lfs";
 constexpr std::uint64_t kLongestHeader = 100'000'000;  // as the reference implementation has it
 
 struct DtypeName {
@@ -122,6 +123,9 @@ void check_every_byte_is_used(const std::vector<TensorEntry>& entries, std::uint
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, const std::string& where) {
   check(file.size() >= kLengthBytes, where, ": expected a safetensors file, got a file of ", file.size(),
         " bytes");
+  const std::string_view whole(reinterpret_cast<const char*>(file.data()), file.size());
+  check(!whole.starts_with(kLargeFilePointer), where,
+        ": is the pointer that Git LFS leaves in place of a file: fetch the file itself with 'git lfs pull'");
   std::uint64_t length = 0;
   std::memcpy(&length, file.data(), kLengthBytes);
   check(length <= kLongestHeader, where,
@@ -129,7 +133,7 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, cons
         " bytes; at most ", kLongestHeader, " are allowed");
   check(length <= file.size() - kLengthBytes, where, ": announces a header of ", length,
         " bytes, but the file has ", file.size(), "; it was cut short or is no safetensors file");
-  const std::string_view text(reinterpret_cast<const char*>(file.data()) + kLengthBytes, length);
+  const std::string_view text = whole.substr(kLengthBytes, length);
   check(text.starts_with('{'), where, ": the header must begin with '{'");
 
   const std::uint64_t data_begin = kLengthBytes + length, data_bytes = file.size() - data_begin;

@@ -21,8 +21,7 @@ constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kConfig = "config.json";
 constexpr const char* kState = "state.json";
 constexpr std::string_view kPrefix = "step-";
-constexpr const char* kDamaged =
-    ": is not what was written, by its checksum; remove the folder to go on from the state before";
+constexpr const char* kDamaged = ": is damaged: its checksum is not that of what was written";
 
 void check_file(const fs::path& path, const JsonReader& files) {
   const std::string name = path.filename().string();
@@ -33,7 +32,7 @@ void check_file(const fs::path& path, const JsonReader& files) {
   file.refuse_unread();
   const MappedFile mapped(path);
   check(static_cast<std::int64_t>(mapped.bytes().size()) == bytes, path.string(), ": expected ", bytes,
-        " bytes, got ", mapped.bytes().size(), "; the state is damaged");
+        " bytes, got ", mapped.bytes().size(), ": is damaged");
   check(checksum_of(mapped) == expected, path.string(), kDamaged);
 }
 

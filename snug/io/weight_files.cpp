@@ -47,6 +47,10 @@ WeightFiles::WeightFiles(const fs::path& folder) : folder_(folder) {
     files_.emplace_back(folder / kSingle);
     return;
   }
+  check(folder.extension() != ".safetensors", folder.string(),
+        " is a file of weights: give the folder that it is in");
+  check(!is_there(folder / "state"), folder.string(),
+        " is a run of snug train, not a model: its models are in ", (folder / "state" / "step-N").string());
   const bool has_pickle =
       is_there(folder / "pytorch_model.bin") || is_there(folder / "pytorch_model.bin.index.json");
   check(is_there(folder / kIndex), folder.string(), ": no weights: expected ", kSingle, " or ", kIndex,

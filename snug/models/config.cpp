@@ -18,25 +18,52 @@ constexpr const char* kIrrelevant[] = {
     "_attn_implementation_autoset",
     "_name_or_path",
     "_num_labels",
+    "attn_implementation",
+    "auto_map",
+    "bad_words_ids",
     "bos_token_id",
+    "decoder_start_token_id",
+    "do_sample",
+    "early_stopping",
     "eos_token_id",
     "finetuning_task",
     "gradient_checkpointing",
     "id2label",
+    "is_decoder",
     "is_llama_config",
     "label2id",
+    "length_penalty",
+    "max_length",
+    "max_new_tokens",
+    "max_sequence_length",
+    "min_length",
+    "no_repeat_ngram_size",
+    "num_beams",
+    "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
     "output_past",
     "pad_token_id",
+    "prefix",
     "pretraining_tp",
+    "problem_type",
+    "remove_invalid_values",
+    "repetition_penalty",
+    "return_dict",
+    "sep_token_id",
+    "task_specific_params",
+    "temperature",
     "tokenizer_class",
+    "top_k",
+    "top_p",
     "torchscript",
+    "transformers.js_config",
+    "transformers_version",
+    "typical_p",
     "unk_token_id",
     "unsloth_fixed",
     "unsloth_version",
     "use_cache",
-    "max_sequence_length",
-    "transformers.js_config",
-    "transformers_version",
 };
 
 constexpr std::int64_t kLargestTensor = std::int64_t{1} << 40;
@@ -135,7 +162,13 @@ ModelConfig load_config(const std::string& model) {
   check(error != std::errc::permission_denied, "--model ", path.string(), ": ", error.message());
   check(is_file, "no model ", model, ": expected a preset (", preset_names(),
         "), a folder with config.json, or a config.json");
-  return parse_config(read_json(path), path.string());
+  check(path.extension() != ".safetensors", "--model ", model,
+        " is a file of weights: give the folder that it is in");
+  Json json = read_json(path);
+  const bool is_run = path != model && !json.contains("model_type") && json.contains("batch_size");
+  check(!is_run, "--model ", model, " is a run of snug train, not a model: its models are in ", model,
+        "/state/step-N");
+  return parse_config(std::move(json), path.string());
 }
 
 ModelConfig parse_config(Json object, const std::string& where) {

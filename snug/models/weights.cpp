@@ -27,6 +27,11 @@ bool is_of_no_use(std::string_view name, const ModelConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq");
 }
 
+// Eight bits mean nothing without scales, of which nothing is known here.
+bool is_plain(c10::ScalarType dtype) {
+  return dtype == c10::kFloat || dtype == c10::kBFloat16 || dtype == c10::kHalf || dtype == c10::kDouble;
+}
+
 class Loader {
  public:
   explicit Loader(LanguageModel& model) : config_(model.config()) {
@@ -74,7 +79,7 @@ class Loader {
  private:
   static void copy(const io::SafetensorsFile& file, const TensorEntry& entry, at::Tensor& parameter,
                    const std::string& where) {
-    check(c10::isFloatingType(entry.dtype), where, ": expected a floating type, got ",
+    check(is_plain(entry.dtype), where, ": expected F32, BF16, F16 or F64, got ",
           io::safetensors_name(entry.dtype));
     check(parameter.sizes() == at::IntArrayRef(entry.shape), where, ": the model needs ", parameter.sizes(),
           ", got ", at::IntArrayRef(entry.shape));

@@ -88,6 +88,30 @@ void copy_into(at::Tensor tensor, const io::SafetensorsFile& file, const std::st
   file.release(*file.find(name));
 }
 
+// What a reader is told about the first thing that is not as it was.
+std::string difference(const std::string& key, const Json& before, const Json& now) {
+  if (key == "data") return "--data has another content than this run's had";
+  if (!before.is_object() || !now.is_object())
+    return concat("this run had ", key, " ", before.dump(), ", now it is ", now.dump());
+  for (const auto& [inner, value] : now.items())
+    if (!before.contains(inner) || before[inner] != value)
+      return difference(concat(key, ".", inner), before.value(inner, Json(nullptr)), value);
+  return concat("this run had another ", key);
+}
+
+// The last one. If it is damaged, says from where else the run could go on.
+io::SavedState open_state(const std::filesystem::path& run, const std::vector<std::int64_t>& steps) {
+  const std::filesystem::path last = io::state_folder(run, steps.back());
+  try {
+    return io::SavedState(last);
+  } catch (const RunError&) {
+    throw;
+  } catch (const Error& error) {
+    if (steps.size() == 1) fail(error.what(), "; this run has no other state");
+    fail(error.what(), "; set ", last.string(), " aside to go on after step ", steps[steps.size() - 2]);
+  }
+}
+
 }  // namespace
 
 Json run_facts(const TrainConfig& config, const io::TokenDataset& data) {
@@ -112,7 +136,8 @@ RunSaver::RunSaver(std::filesystem::path run, const TrainConfig& config, Json ru
   if (!config.weights.empty()) companions_ = io::read_companions(config.weights);
 }
 
-void RunSaver::save(std::int64_t step, const TrainingSetup& setup, const GradScaler& scaler) const {
+std::filesystem::path RunSaver::save(std::int64_t step, const TrainingSetup& setup,
+                                     const GradScaler& scaler) const {
   io::TrainingState state{.facts = {{"step", step},
                                     {"windows", step * batch_size_},
                                     {"torch", TORCH_VERSION},
@@ -129,20 +154,29 @@ void RunSaver::save(std::int64_t step, const TrainingSetup& setup, const GradSca
   if (!device_of(setup).is_cpu())
     state.optimizer.push_back(
         io::source_of(kDeviceGenerator, generator_state(device_generator(device_of(setup)))));
-  io::write_training_state(io::state_folder(run_, step), state);
+  const std::filesystem::path folder = io::state_folder(run_, step);
+  try {
+    io::write_training_state(folder, state);
+  } catch (const RunError& error) {
+    const auto whole = io::saved_steps(run_);
+    if (whole.empty()) throw;
+    throw RunError(concat(error.what(), "; ", io::state_folder(run_, whole.back()).string(),
+                          " is whole: make room and go on with --resume"));
+  }
   io::remove_older_states(run_, step, keep_last_);
+  return folder;
 }
 
 std::optional<io::SavedState> last_state(const std::filesystem::path& run, const Json& run_facts) {
   const auto steps = io::saved_steps(run);
   if (steps.empty()) return std::nullopt;
-  io::SavedState state(io::state_folder(run, steps.back()));
+  io::SavedState state = open_state(run, steps);
   const std::string where = state.folder().string();
   check(step_of(state) == steps.back(), where, ": holds the state of step ", step_of(state));
   const JsonReader saved(JsonReader(state.facts(), where).required<Json>("run"), where);
   for (const auto& [key, value] : run_facts.items()) {
     const Json before = saved.has(key) ? saved.required<Json>(key) : Json(nullptr);
-    check(before == value, where, ": this run had ", key, " ", before.dump(), ", now it is ", value.dump(),
+    check(before == value, where, ": ", difference(key, before, value),
           "; resume it as it was, or start another from its weights with --model ", where);
   }
   return state;

@@ -24,7 +24,8 @@ class SNUG_API RunSaver {
   // read now: its folder may be gone later.
   RunSaver(std::filesystem::path run, const TrainConfig& config, Json run_facts, std::size_t keep_last);
 
-  void save(std::int64_t step, const TrainingSetup& setup, const GradScaler& scaler) const;
+  // Returns the state's folder.
+  std::filesystem::path save(std::int64_t step, const TrainingSetup& setup, const GradScaler& scaler) const;
 
  private:
   std::filesystem::path run_;

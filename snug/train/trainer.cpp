@@ -76,13 +76,18 @@ void refuse_vanished_scale(double scale, std::int64_t step) {
 }
 
 // Checked after the step is on record: its line shows the loss, the norm and the learning rate that led here.
-void refuse_nan(const StepMetrics& metrics) {
+void refuse_nan(const StepMetrics& metrics, std::int64_t first_step) {
   const bool loss_is_finite = std::isfinite(metrics.loss);
   if (loss_is_finite && std::isfinite(metrics.gradient_norm)) return;
   const double value = loss_is_finite ? metrics.gradient_norm : metrics.loss;
-  throw RunError(concat(loss_is_finite ? "the gradient norm" : "the loss", " is ",
-                        std::isnan(value) ? "nan" : "infinite", " at step ", metrics.step,
-                        ": try a smaller --lr or a longer --warmup, or --allow-nan to go on"));
+  const bool is_first = metrics.step == first_step;
+  throw RunError(concat(
+      loss_is_finite ? "the gradient norm" : "the loss", " is ", std::isnan(value) ? "nan" : "infinite",
+      " at step ", metrics.step,
+      is_first
+          ? ", before anything was updated: the weights are not finite, or too large for this --precision"
+          : ": try a smaller --lr or a longer --warmup",
+      "; --allow-nan to go on"));
 }
 
 // Null if nothing is to be offloaded. Made before the first step, so that none has to wait for it.
@@ -189,7 +194,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   if (options.resume) {
     directory.emplace(options.out_dir);
     state = last_state(options.out_dir, facts);
-    if (!state && options.on_trouble) options.on_trouble("no state was saved yet: the run begins anew");
+    if (!state && options.on_trouble) options.on_trouble("no state is there: the run begins anew");
   }
   const std::int64_t done = state ? step_of(*state) : 0;
   if (done >= config.steps) return {.steps = done, .resumed = done, .budget_bytes = config.budget_bytes};
@@ -231,7 +236,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   state.reset();  // and its files with it
   const auto save = [&](std::int64_t step) {
     directory->sync();
-    saver->save(step, setup, scaler);
+    result.state = saver->save(step, setup, scaler);
   };
   const auto host = make_store(config, result.predicted.host_bytes);
   const auto recording = make_recording(config, {.describe = options.tapes, .host = host});
@@ -258,7 +263,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
     result.steps = step + 1;
     result.skipped += metrics.skipped;
     if (scaler.is_enabled()) refuse_vanished_scale(*(result.loss_scale = scaler.get_scale()), metrics.step);
-    if (!config.allow_nan && !metrics.skipped) refuse_nan(metrics);
+    if (!config.allow_nan && !metrics.skipped) refuse_nan(metrics, done + 1);
     if (options.save && options.save_every > 0 && result.steps % options.save_every == 0)
       save(saved = result.steps);
   }

@@ -54,6 +54,7 @@ struct TrainResult {
   std::optional<double> first_loss, last_loss;  // none if the run ended before its first step
   std::optional<double> loss_scale;             // at the end, in fp16
   double tokens_per_second = 0;
+  std::filesystem::path state;  // that was saved last; empty if none was
   std::optional<std::uint64_t> budget_bytes;
   Prediction predicted;
   Measured measured;

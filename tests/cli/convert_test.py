@@ -87,11 +87,21 @@ class Convert(CommandTest):
         self.succeeds("convert", state, "copy")
         self.assertEqual({path.name for path in (self.folder / "copy").iterdir()}, {"config.json", "model.safetensors", "tokenizer.json"})
 
+    def test_what_a_dtype_cannot_hold(self):
+        state = self.train()
+        self.succeeds("convert", state, "copy")
+        path = self.folder / "copy" / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:-4] + struct.pack("<f", 70000))
+        self.refuses("convert", "copy", "half", "--dtype", "fp16", says=["holds 70000, more than F16 can"])
+        self.succeeds("convert", "copy", "short", "--dtype", "bf16")
+
     def test_what_it_refuses(self):
         state = self.train()
         (self.folder / "there").mkdir()
         self.refuses("convert", state, "there", says=["there", "already"])
         self.refuses("convert", "nowhere", "new", says=["nowhere", "no weights"])
+        self.refuses("convert", "run", "new", says=["run is a run", "run/state/step-N"])
+        self.refuses("convert", state / "model.safetensors", "new", says="give the folder")
         self.refuses("convert", state, "new", "--dtype", "int8", says="--dtype")
         self.refuses("convert", state, "new", "--shard-size", "0", says="0")
 

@@ -25,4 +25,16 @@ class Eval(CommandTest):
         self.succeeds("train", "--model", "model.json", *RUN, "--steps", 1, "--out-dir", "run")
         self.refuses("eval", "--model", "run/state/step-1", "--device", "cpu", says="--data")
         self.refuses("eval", "--model", "run/state/step-1", *RUN[:-1], 300, says="300")
-        self.refuses("eval", "--model", "run", *RUN, says="run")
+        self.refuses("eval", "--model", "run", *RUN, says=["run is a run", "run/state/step-N"])
+        self.refuses("eval", "--model", "run/state/step-1/model.safetensors", *RUN, says="give the folder")
+        self.refuses("eval", *RUN, says="--model is missing")
+
+    def test_weights_that_are_not_finite(self):
+        self.succeeds("train", "--model", "model.json", *RUN, "--steps", 1, "--out-dir", "run")
+        self.succeeds("convert", "run/state/step-1", "model")
+        path = self.folder / "model" / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:-4] + b"\xff\xff\xff\x7f")
+        self.refuses("eval", "--model", "model", *RUN, says=["the loss is nan", "not finite"], status=3)
+        result = self.snug("train", "--model", "model", *RUN, "--steps", 1, "--out-dir", "next")
+        self.assertEqual(result.returncode, 3)
+        self.assertIn("before anything was updated", result.stderr)

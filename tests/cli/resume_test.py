@@ -136,18 +136,20 @@ class Resume(CommandTest):
         flags = [flag if flag != "book.txt" else "moved.txt" for flag in RUN]
         self.succeeds(*flags, "--steps", 3, "--out-dir", "run", "--resume")
         self.write("moved.txt", "Not to be, or to be, that is the question. " * 50)
-        self.refuses(*flags, "--steps", 4, "--out-dir", "run", "--resume", says=["step-3", "data"])
+        self.refuses(*flags, "--steps", 4, "--out-dir", "run", "--resume", says=["step-3", "--data has another content"])
 
     def test_ctrl_c_and_sigterm_save(self):
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             with self.subTest(number):
                 run = f"stopped-{number}"
                 process = subprocess.Popen([SNUG, *RUN, "--steps", "100000", "--out-dir", run], cwd=self.folder,
-                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
                 self.wait_for_lines(run, 2, process)
                 process.send_signal(number)
-                self.assertEqual(process.wait(60), 0)
+                text = process.communicate(timeout=60)[0]
+                self.assertEqual(process.returncode, 0)
                 done = len(self.losses(run))
+                self.assertIn(f"Trained model: {run}/state/step-{done}\nStopped after {done} of 100000 steps: --resume", text)
                 self.assertTrue(self.state(run, done).is_dir())
                 self.succeeds(*RUN, "--steps", done + 2, "--out-dir", run, "--resume")
                 self.assertEqual(len(self.losses(run)), done + 2)
@@ -192,6 +194,7 @@ class Resume(CommandTest):
                            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2)))
         self.assertEqual(result.returncode, 3, result.stderr)
         self.assertIn("optimizer.safetensors: cannot write", result.stderr)
+        self.assertIn("step-2 is whole", result.stderr)
         self.assertEqual(os.listdir(self.folder / "full" / "state"), ["step-2"])
         self.succeeds(*RUN, "--steps", 4, "--out-dir", "full", "--resume")
 
@@ -234,10 +237,26 @@ class BadState(CommandTest):
         data = bytearray(model.read_bytes())
         data[-1] ^= 1
         model.write_bytes(data)
-        says = ["step-2/model.safetensors", "checksum"]
+        says = ["step-2/model.safetensors: is damaged"]
         self.refuses("train", "--model", self.state, "--device", "cpu", "--out-dir", "next", says=says)
         self.refuses("eval", "--model", self.state, "--device", "cpu", "--data", "book.txt", "--seq-len", 32, says=says)
         self.refuses("convert", self.state, "copy", says=says)
+
+    def test_who_does_not_need_the_optimizer_does_not_read_it(self):
+        (self.state / "optimizer.safetensors").unlink()
+        self.succeeds("convert", self.state, "copy", "--dtype", "bf16")
+        self.succeeds("eval", "--model", self.state, "--device", "cpu", "--data", "book.txt", "--seq-len", 32)
+        self.refuses("convert", self.state, "exact", "--dtype", "fp32", says="optimizer.safetensors")
+
+    def test_damage_comes_with_advice_that_is_true(self):
+        (self.state / "state.json").write_text("{")
+        self.refuses_to_resume(says=["step-2/state.json", "no other state"])
+        self.succeeds(*RUN, "--steps", 3, "--save-every", 1, "--out-dir", "two")
+        last = self.folder / "two" / "state" / "step-3"
+        (last / "model.safetensors").unlink()
+        self.refuses(*RUN, "--steps", 4, "--out-dir", "two", "--resume", says=["set two/state/step-3 aside", "after step 2"])
+        last.rename(self.folder / "aside")
+        self.assertEqual(self.json(*RUN, "--steps", 4, "--out-dir", "two", "--resume")["resumed"], 2)
 
     def test_a_file_that_is_cut_short_or_gone(self):
         for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
@@ -256,7 +275,7 @@ class BadState(CommandTest):
 
     def test_another_model(self):
         self.write("model.json", json.dumps({**MODEL, "num_hidden_layers": 3}))
-        self.refuses_to_resume(says=["step-2", "architecture"])
+        self.refuses_to_resume(says=["step-2", "this run had architecture.num_hidden_layers 4, now it is 3"])
 
     def test_another_version(self):
         path = self.state / "state.json"

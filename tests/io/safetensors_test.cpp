@@ -92,6 +92,8 @@ TEST_F(Safetensors, RefusesLengthsThatLie) {
   std::string huge(8, '\0');
   huge[7] = 0x10;  // 2^60
   EXPECT_NE(refusal(huge).find("announce a header of 1152921504606846976 bytes"), std::string::npos);
+  EXPECT_NE(refusal("version https://git-lfs.github.com/spec/v1\noid sha256:0\n").find("git lfs pull"),
+            std::string::npos);
   EXPECT_NE(refusal(safetensors_bytes("{}", "").substr(0, 9)).find("cut short"), std::string::npos);
   EXPECT_NE(refusal(safetensors_bytes("{}", "x")).find("the tensors end at byte 10, the file at 11"),
             std::string::npos);

@@ -26,6 +26,24 @@ class TokenizeTest(unittest.TestCase):
         (self.folder / "book.txt").write_text(TEXT)
         (self.folder / "chat.jsonl").write_text(json.dumps({"text": "to suffer"}) + "\n\n" + json.dumps({"text": "the mind"}) + "\n")
 
+    def test_a_model_without_tokenizer_json(self):
+        (self.folder / "tokenizer.json").unlink()
+        self.tokenizer.save_model(str(self.folder))
+        (self.folder / "config.json").write_text(json.dumps({"model_type": "gpt2", "eos_token_id": 0}))
+        result = self.run_tool("book.txt", "--out", "book.bin")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(self.read("book.bin", "H")[1], self.expected(TEXT))
+
+    def test_what_is_no_token_or_no_text(self):
+        (self.folder / "latin.txt").write_bytes(b"na\xefve")
+        for flags, says in [(["latin.txt"], "latin.txt: expected text in UTF-8"), (["book.txt", "--eos", "-7"], "--eos -7"),
+                            (["book.txt", "--eos", "99999999999"], "--eos 99999999999")]:
+            result = self.run_tool(*flags, "--out", "x.bin")
+            self.assertEqual((result.returncode, says in result.stderr), (2, True), result.stderr)
+        (self.folder / "config.json").write_text('{"eos_token_id": []}')
+        result = self.run_tool("book.txt", "--out", "x.bin")
+        self.assertEqual((result.returncode, "eos_token_id must be" in result.stderr), (2, True), result.stderr)
+
     def run_tool(self, *arguments):
         return subprocess.run([sys.executable, TOOL, "--model", self.folder, *arguments], capture_output=True, text=True, cwd=self.folder)
 

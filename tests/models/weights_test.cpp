@@ -104,7 +104,9 @@ TEST_F(Weights, MustBeThoseOfTheModel) {
   expect_refusal(tensors, "'lm_head.weight': the model needs [20, 16], got [21, 16]");
   tensors = all;
   tensors["model.norm.weight"] = at::zeros({16}, at::kLong);
-  expect_refusal(tensors, "expected a floating type, got I64");
+  expect_refusal(tensors, "expected F32, BF16, F16 or F64, got I64");
+  tensors["model.norm.weight"] = at::zeros({16}, at::kFloat8_e4m3fn);
+  expect_refusal(tensors, "expected F32, BF16, F16 or F64, got F8_E4M3");
 }
 
 TEST_F(Weights, OfAHeadThatIsTheEmbeddingAreNotNeeded) {
