@@ -4,8 +4,9 @@
   PYTHONPATH=where/Liger/is/unpacked loss_curve.py build/bin/snug [--steps 200] [--budget 12GiB] [--out curve.csv]
 
 A model like Qwen3-0.6B is made twice with transformers, from two seeds. The peer trains both as Trainer(bf16=True) would: fp32 weights under
-autocast, Liger's operators, torch's fused AdamW. snug trains both from the same folders in bf16 with exact masters. The text is torch's own Python files, its vocabulary of 32,768 learnt from them. Two seeds of the peer differ by
-chance alone: in every stretch of 20 steps, snug must be nearer to the peer of its own seed than the two seeds of the peer are to each other.
+autocast, Liger's operators, torch's fused AdamW. snug trains both from the same folders in bf16 with exact masters. The text is torch's own
+Python files, its vocabulary of 32,768 learnt from them. Two seeds of the peer differ by chance alone: in every stretch of 20 steps, snug must
+be nearer to the peer of its own seed than the two seeds of the peer are to each other.
 """
 import argparse
 import json

@@ -18,8 +18,7 @@ namespace {
 
 constexpr std::string_view kWhatHelps =
     "to fit: fewer sequences per forward (--micro-batch; the batch stays, in more parts; for eval "
-    "--batch-size), "
-    "a shorter --seq-len, or more memory";
+    "--batch-size), a shorter --seq-len, or more memory";
 
 std::string one_line(std::string text) {
   for (char& c : text) {

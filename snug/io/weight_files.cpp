@@ -40,6 +40,18 @@ std::map<std::string, std::vector<std::string>> read_index(const fs::path& path)
   return files;
 }
 
+[[noreturn]] void refuse(const fs::path& folder) {
+  if (folder.extension() == ".safetensors")
+    fail(folder.string(), " is a file of weights: give the folder that it is in");
+  if (is_there(folder / "state"))
+    fail(folder.string(), " is a run of snug train, not a model: its models are in ",
+         (folder / "state" / "step-N").string());
+  const bool has_pickle =
+      is_there(folder / "pytorch_model.bin") || is_there(folder / "pytorch_model.bin.index.json");
+  fail(folder.string(), ": no weights: expected ", kSingle, " or ", kIndex,
+       has_pickle ? "; pytorch_model.bin is not read, save the model with safetensors" : "");
+}
+
 }  // namespace
 
 WeightFiles::WeightFiles(const fs::path& folder) : folder_(folder) {
@@ -47,14 +59,7 @@ WeightFiles::WeightFiles(const fs::path& folder) : folder_(folder) {
     files_.emplace_back(folder / kSingle);
     return;
   }
-  check(folder.extension() != ".safetensors", folder.string(),
-        " is a file of weights: give the folder that it is in");
-  check(!is_there(folder / "state"), folder.string(),
-        " is a run of snug train, not a model: its models are in ", (folder / "state" / "step-N").string());
-  const bool has_pickle =
-      is_there(folder / "pytorch_model.bin") || is_there(folder / "pytorch_model.bin.index.json");
-  check(is_there(folder / kIndex), folder.string(), ": no weights: expected ", kSingle, " or ", kIndex,
-        has_pickle ? "; pytorch_model.bin is not read, save the model with safetensors" : "");
+  if (!is_there(folder / kIndex)) refuse(folder);
   open_index(folder / kIndex);
 }
 

@@ -76,11 +76,11 @@ void refuse_vanished_scale(double scale, std::int64_t step) {
 }
 
 // Checked after the step is on record: its line shows the loss, the norm and the learning rate that led here.
-void refuse_nan(const StepMetrics& metrics, std::int64_t first_step) {
+void refuse_nan(const StepMetrics& metrics) {
   const bool loss_is_finite = std::isfinite(metrics.loss);
   if (loss_is_finite && std::isfinite(metrics.gradient_norm)) return;
   const double value = loss_is_finite ? metrics.gradient_norm : metrics.loss;
-  const bool is_first = metrics.step == first_step;
+  const bool is_first = metrics.step == 1;
   throw RunError(concat(
       loss_is_finite ? "the gradient norm" : "the loss", " is ", std::isnan(value) ? "nan" : "infinite",
       " at step ", metrics.step,
@@ -263,7 +263,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
     result.steps = step + 1;
     result.skipped += metrics.skipped;
     if (scaler.is_enabled()) refuse_vanished_scale(*(result.loss_scale = scaler.get_scale()), metrics.step);
-    if (!config.allow_nan && !metrics.skipped) refuse_nan(metrics, done + 1);
+    if (!config.allow_nan && !metrics.skipped) refuse_nan(metrics);
     if (options.save && options.save_every > 0 && result.steps % options.save_every == 0)
       save(saved = result.steps);
   }
