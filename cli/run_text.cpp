@@ -81,7 +81,7 @@ std::string summary(const TrainConfig& config, const TrainResult& result, const 
   if (!result.state.empty()) text += fmt::format("Trained model: {}\n", result.state.string());
   if (result.interrupted)
     text += fmt::format("Stopped after {} of {} steps{}\n", result.steps, config.steps,
-                        result.state.empty() ? "" : ": --resume goes on from there");
+                        result.state.empty() && result.resumed == 0 ? "" : ": --resume goes on from there");
   return text;
 }
 

@@ -69,10 +69,7 @@ def end_of_text(folder):
 
 def documents(path, field):
     if path.suffix != ".jsonl":
-        try:
-            yield path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise Problem(f"{path}: expected text in UTF-8: {error}")
+        yield path.read_text(encoding="utf-8")
         return
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
@@ -85,6 +82,13 @@ def documents(path, field):
             if not isinstance(record, dict) or not isinstance(record.get(field), str):
                 raise Problem(f'{path}:{number}: expected an object with a string under "{field}"')
             yield record[field]
+
+
+def in_utf8(path, field):
+    try:
+        yield from documents(path, field)
+    except UnicodeDecodeError as error:
+        raise Problem(f"{path}: expected text in UTF-8: {error}")
 
 
 def tokenize(arguments):
@@ -102,7 +106,7 @@ def tokenize(arguments):
         with part.open("wb") as out:
             out.write(bytes(1024))
             for path in arguments.files:
-                for text in documents(path, arguments.field):
+                for text in in_utf8(path, arguments.field):
                     tokens = encode(text) + ([last] if last >= 0 else [])
                     if tokens and max(tokens) >= 2**bits:
                         raise Problem(f"{path}: token {max(tokens)} does not fit {bits} bits: leave out --bits")
@@ -129,7 +133,7 @@ def main():
     parser.add_argument("--bits", type=int, choices=sorted(LAYOUTS), help="of a token; default: what the vocabulary needs")
     try:
         tokenize(parser.parse_args())
-    except (Problem, OSError, UnicodeDecodeError) as error:
+    except (Problem, OSError) as error:
         print(f"tokenize.py: {error}", file=sys.stderr)
         return 2
     return 0

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "snug/base/bytes.h"
+#include "snug/base/error.h"
 #include "snug/base/mapped_file.h"
 
 namespace snug::io {
@@ -28,13 +29,15 @@ bool goes_along(const fs::directory_entry& entry) {
 
 std::vector<Companion> read_companions(const fs::path& folder) {
   std::vector<Companion> companions;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const fs::directory_entry& entry = *at;
     if (!goes_along(entry)) continue;
     const MappedFile file(entry.path());
     companions.push_back({entry.path().filename().string(),
                           {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}});
   }
+  if (error) throw RunError(concat(folder.string(), ": cannot be listed: ", error.message()));
   std::ranges::sort(companions, {}, &Companion::name);
   return companions;
 }

@@ -14,8 +14,8 @@ struct Companion {
   std::string name, bytes;
 };
 
-// Of a Hugging Face folder or a training state, without what snug writes itself. Throws Error for one that
-// cannot be read.
+// Of a Hugging Face folder or a training state: files of up to 64 MiB, without what snug writes itself.
+// Throws RunError if it cannot be listed, Error for a file that cannot be read.
 SNUG_API std::vector<Companion> read_companions(const std::filesystem::path& folder);
 
 }  // namespace snug::io

@@ -43,8 +43,8 @@ at::Tensor exact(const SafetensorsFile& optimizer, const std::string& name, cons
 
 void refuse_overflow(const at::Tensor& before, const at::Tensor& after, const std::string& where) {
   if (!after.is_floating_point() || !at::isinf(after).any().item<bool>()) return;
-  const double largest = before.abs().max().item<double>();
-  check(!std::isfinite(largest), where, " holds ", largest, ", more than ",
+  const at::Tensor lost = before.masked_select(at::isinf(after) & at::isfinite(before));
+  check(lost.numel() == 0, where, " holds ", lost.numel() > 0 ? lost[0].item<double>() : 0, ", more than ",
         safetensors_name(after.scalar_type()), " can: choose another --dtype");
 }
 

@@ -28,7 +28,7 @@ struct Converted {
 // From a Hugging Face folder or a training state; `to` must not be there, and appears whole or not at all.
 // Of a training state, whose checksums must be right, only the model goes along; as fp32 it has all bits that
 // its optimizer knows.
-// config.json is told the new dtype, and what else a model's folder holds (tokenizer files) is copied.
+// config.json is told the new dtype, and its companions are copied.
 SNUG_API Converted convert_weights(const std::filesystem::path& from, const std::filesystem::path& to,
                                    const ConvertOptions& options = {});
 

@@ -36,7 +36,8 @@ bool TokenDataset::is_text() const {
 
 std::string TokenDataset::identity() const {
   const auto* file = std::get_if<TokenFile>(&source_);
-  return file ? file->checksum() : "synthetic";
+  if (!file) return "synthetic";
+  return concat(file->is_text() ? "text " : "tokens ", file->checksum());
 }
 
 Batch TokenDataset::batch(std::uint64_t first_window, std::int64_t count) const {

@@ -46,7 +46,7 @@ class SNUG_API TokenDataset {
   // predicts.
   std::uint64_t windows() const { return windows_; }  // kUnlimited for synthetic tokens
   bool is_text() const;
-  std::string identity() const;  // "synthetic", or a checksum of the file: the same data under another name
+  std::string identity() const;  // the same for the same tokens, wherever their file lies; reads it once
 
   // `count` windows from `first_window` on, counted over all epochs. Each epoch has its own order when
   // shuffled.

@@ -40,26 +40,27 @@ std::map<std::string, std::vector<std::string>> read_index(const fs::path& path)
   return files;
 }
 
-[[noreturn]] void refuse(const fs::path& folder) {
-  if (folder.extension() == ".safetensors")
-    fail(folder.string(), " is a file of weights: give the folder that it is in");
-  if (is_there(folder / "state"))
-    fail(folder.string(), " is a run of snug train, not a model: its models are in ",
-         (folder / "state" / "step-N").string());
-  const bool has_pickle =
-      is_there(folder / "pytorch_model.bin") || is_there(folder / "pytorch_model.bin.index.json");
-  fail(folder.string(), ": no weights: expected ", kSingle, " or ", kIndex,
-       has_pickle ? "; pytorch_model.bin is not read, save the model with safetensors" : "");
-}
-
 }  // namespace
 
+void refuse_what_is_no_model(const fs::path& path) {
+  std::error_code ignored;
+  check(path.extension() != ".safetensors" || !fs::is_regular_file(path, ignored), path.string(),
+        " is a file of weights: give the folder that it is in");
+  const bool has_weights = is_there(path / kSingle) || is_there(path / kIndex);
+  check(has_weights || !is_there(path / "metrics.jsonl"), path.string(),
+        " is a run of snug train, not a model: its models are in ", (path / "state" / "step-N").string());
+}
+
 WeightFiles::WeightFiles(const fs::path& folder) : folder_(folder) {
+  refuse_what_is_no_model(folder);
   if (is_there(folder / kSingle)) {
     files_.emplace_back(folder / kSingle);
     return;
   }
-  if (!is_there(folder / kIndex)) refuse(folder);
+  const bool has_pickle =
+      is_there(folder / "pytorch_model.bin") || is_there(folder / "pytorch_model.bin.index.json");
+  check(is_there(folder / kIndex), folder.string(), ": no weights: expected ", kSingle, " or ", kIndex,
+        has_pickle ? "; pytorch_model.bin is not read, save the model with safetensors" : "");
   open_index(folder / kIndex);
 }
 

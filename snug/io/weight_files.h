@@ -12,6 +12,9 @@
 
 namespace snug::io {
 
+// Throws Error, which says what to give instead, for a file of weights and for the directory of a run.
+SNUG_API void refuse_what_is_no_model(const std::filesystem::path& path);
+
 class SNUG_API WeightFiles {
  public:
   // Throws Error for a folder without weights, a file that is missing, an index that names a tensor which is

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "snug/base/error.h"
+#include "snug/io/weight_files.h"
 #include "snug/models/config_keys.h"
 #include "snug/models/presets.h"
 
@@ -155,6 +156,7 @@ std::int64_t gpt2_block(const ModelConfig& config) {
 
 ModelConfig load_config(const std::string& model) {
   if (const auto preset = find_preset(model)) return *preset;
+  io::refuse_what_is_no_model(model);
   std::error_code error;
   std::filesystem::path path = model;
   if (std::filesystem::is_directory(path, error)) path /= "config.json";
@@ -162,13 +164,7 @@ ModelConfig load_config(const std::string& model) {
   check(error != std::errc::permission_denied, "--model ", path.string(), ": ", error.message());
   check(is_file, "no model ", model, ": expected a preset (", preset_names(),
         "), a folder with config.json, or a config.json");
-  check(path.extension() != ".safetensors", "--model ", model,
-        " is a file of weights: give the folder that it is in");
-  Json json = read_json(path);
-  const bool is_run = path != model && !json.contains("model_type") && json.contains("batch_size");
-  check(!is_run, "--model ", model, " is a run of snug train, not a model: its models are in ", model,
-        "/state/step-N");
-  return parse_config(std::move(json), path.string());
+  return parse_config(read_json(path), path.string());
 }
 
 ModelConfig parse_config(Json object, const std::string& where) {

@@ -8,7 +8,7 @@
 
 namespace snug::models {
 
-// From a Hugging Face folder, in any floating type; each parameter keeps its own type and device. Throws
+// From a Hugging Face folder, in F32, BF16, F16 or F64; each parameter keeps its own type and device. Throws
 // Error for a tensor that is missing, one that the model does not have, and one of another shape.
 SNUG_API void load_weights(LanguageModel& model, const std::filesystem::path& folder);
 

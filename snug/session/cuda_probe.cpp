@@ -99,6 +99,7 @@ LinkRate measure_link(c10::Device device, Traffic& traffic, std::uint64_t piece_
 
   std::array<double, kRounds> alone{}, beside{}, slowdown{};
   for (int round = 0; round < kRounds; ++round) {
+    C10_CUDA_CHECK(cudaDeviceSynchronize());
     alone[round] = seconds(copies);
     for (int run = 0; run < outlasting_runs; ++run) compute();
     beside[round] = seconds(copies);

@@ -161,7 +161,7 @@ std::filesystem::path RunSaver::save(std::int64_t step, const TrainingSetup& set
     const auto whole = io::saved_steps(run_);
     if (whole.empty()) throw;
     throw RunError(concat(error.what(), "; ", io::state_folder(run_, whole.back()).string(),
-                          " is whole: make room and go on with --resume"));
+                          " is whole: --resume goes on from there"));
   }
   io::remove_older_states(run_, step, keep_last_);
   return folder;

@@ -20,8 +20,8 @@ SNUG_API Json run_facts(const TrainConfig& config, const io::TokenDataset& data)
 
 class SNUG_API RunSaver {
  public:
-  // Into run/state/step-N; all but the last keep_last of them go. What goes along with a published model is
-  // read now: its folder may be gone later.
+  // Into run/state/step-N; all but the last keep_last of them go. What goes along with config.weights is
+  // read now: that folder may be gone later.
   RunSaver(std::filesystem::path run, const TrainConfig& config, Json run_facts, std::size_t keep_last);
 
   // Returns the state's folder.

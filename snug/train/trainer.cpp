@@ -198,14 +198,14 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   }
   const std::int64_t done = state ? step_of(*state) : 0;
   if (done >= config.steps) return {.steps = done, .resumed = done, .budget_bytes = config.budget_bytes};
-  std::optional<RunSaver> saver;
-  if (options.save) saver.emplace(options.out_dir, config, facts, options.keep_last);
   if (state) {
     config.weights = state->folder();  // its checksums were right
     models::check_weights(config.model, config.weights);
   } else {
     check_weights(config);
   }
+  std::optional<RunSaver> saver;
+  if (options.save) saver.emplace(options.out_dir, config, facts, options.keep_last);
   prepare(config.device);
   memory::DeviceBudget budget(config.device, config.budget_bytes, expected_outside(config));
 

@@ -94,6 +94,8 @@ class Convert(CommandTest):
         path.write_bytes(path.read_bytes()[:-4] + struct.pack("<f", 70000))
         self.refuses("convert", "copy", "half", "--dtype", "fp16", says=["holds 70000, more than F16 can"])
         self.succeeds("convert", "copy", "short", "--dtype", "bf16")
+        path.write_bytes(path.read_bytes()[:-8] + struct.pack("<ff", float("nan"), -70000))
+        self.refuses("convert", "copy", "half", "--dtype", "fp16", says=["holds -70000, more than F16 can"])
 
     def test_what_it_refuses(self):
         state = self.train()

@@ -130,6 +130,13 @@ class Resume(CommandTest):
         self.assertEqual((state / "tokenizer.json").read_text(), "{}")
         self.assertEqual(json.loads((state / "config.json").read_text())["eos_token_id"], 7)
 
+        flags = [flag if flag != "model.json" else "gone/config.json" for flag in RUN]  # no weights there, nor a tokenizer
+        steps = len(self.losses("second")) + 1
+        self.succeeds(*flags, "--steps", steps, "--keep-last", 1, "--out-dir", "second", "--resume")
+        state = self.state("second", steps)
+        self.assertEqual((state / "tokenizer.json").read_text(), "{}")
+        self.assertEqual(json.loads((state / "config.json").read_text())["eos_token_id"], 7)
+
     def test_data_counts_by_content(self):
         self.succeeds(*RUN, "--steps", 2, "--out-dir", "run")
         (self.folder / "book.txt").rename(self.folder / "moved.txt")
@@ -143,9 +150,12 @@ class Resume(CommandTest):
             with self.subTest(number):
                 run = f"stopped-{number}"
                 process = subprocess.Popen([SNUG, *RUN, "--steps", "100000", "--out-dir", run], cwd=self.folder,
-                                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                           preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
                 self.wait_for_lines(run, 2, process)
                 process.send_signal(number)
+                if number == signal.SIGHUP:  # shell and kernel
+                    process.send_signal(number)
                 text = process.communicate(timeout=60)[0]
                 self.assertEqual(process.returncode, 0)
                 done = len(self.losses(run))
@@ -279,8 +289,8 @@ class BadState(CommandTest):
 
     def test_another_version(self):
         path = self.state / "state.json"
-        path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
-        self.refuses_to_resume(says=["state.json", "version 2"])
+        path.write_text(path.read_text().replace('"version": 2', '"version": 3'))
+        self.refuses_to_resume(says=["state.json", "version 3"])
 
     def test_no_run_to_resume(self):
         self.refuses(*RUN, "--out-dir", "nowhere", "--resume", says="holds no run")

@@ -36,7 +36,8 @@ class TokenizeTest(unittest.TestCase):
 
     def test_what_is_no_token_or_no_text(self):
         (self.folder / "latin.txt").write_bytes(b"na\xefve")
-        for flags, says in [(["latin.txt"], "latin.txt: expected text in UTF-8"), (["book.txt", "--eos", "-7"], "--eos -7"),
+        (self.folder / "latin.jsonl").write_bytes(b'{"text": "na\xefve"}')
+        for flags, says in [(["latin.txt"], "latin.txt: expected text in UTF-8"), (["latin.jsonl"], "latin.jsonl: expected text in UTF-8"), (["book.txt", "--eos", "-7"], "--eos -7"),
                             (["book.txt", "--eos", "99999999999"], "--eos 99999999999")]:
             result = self.run_tool(*flags, "--out", "x.bin")
             self.assertEqual((result.returncode, says in result.stderr), (2, True), result.stderr)
