@@ -110,13 +110,18 @@ std::vector<std::int64_t> saved_steps(const fs::path& run) {
   return steps;
 }
 
-void remove_older_states(const fs::path& run, std::int64_t newest, std::size_t count) {
+void remove_unfinished_states(const fs::path& run) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(run / "state", ignored)) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with(".") && (name.ends_with(".part") || name.ends_with(".old")))
       fs::remove_all(entry.path(), ignored);
   }
+}
+
+void remove_older_states(const fs::path& run, std::int64_t newest, std::size_t count) {
+  remove_unfinished_states(run);
+  std::error_code ignored;
   auto steps = saved_steps(run);
   std::erase_if(steps, [&](std::int64_t step) { return step > newest; });
   for (std::size_t i = 0; i + count < steps.size(); ++i) {

@@ -57,7 +57,9 @@ SNUG_API void check_saved_model(const std::filesystem::path& folder);
 // The states of a run: folders step-N in run/state, by number. Throws RunError if it cannot be looked into.
 SNUG_API std::filesystem::path state_folder(const std::filesystem::path& run, std::int64_t step);
 SNUG_API std::vector<std::int64_t> saved_steps(const std::filesystem::path& run);
-// Of the states up to step `newest` all but the last `count`, and what a kill has left unfinished.
+// What a kill has left under hidden names.
+SNUG_API void remove_unfinished_states(const std::filesystem::path& run);
+// The same, and of the states up to step `newest` all but the last `count`.
 SNUG_API void remove_older_states(const std::filesystem::path& run, std::int64_t newest, std::size_t count);
 
 }  // namespace snug::io

@@ -193,6 +193,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   std::optional<io::SavedState> state;
   if (options.resume) {
     directory.emplace(options.out_dir);
+    io::remove_unfinished_states(options.out_dir);  // also of a run that is done
     state = last_state(options.out_dir, facts);
     if (!state && options.on_trouble) options.on_trouble("no state is there: the run begins anew");
   }

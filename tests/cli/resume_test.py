@@ -67,6 +67,10 @@ class Resume(CommandTest):
         document = self.json(*RUN, "--steps", 3, "--out-dir", "done", "--resume")
         self.assertEqual((document["steps"], document["resumed"]), (3, 3))
         self.assertEqual(self.files(), before)
+        for name in (".step-2.old", ".step-4.part"):  # as a kill leaves them
+            (self.folder / "done" / "state" / name).mkdir()
+        self.succeeds(*RUN, "--steps", 3, "--out-dir", "done", "--resume")
+        self.assertEqual(self.files(), before)
 
     def test_lines_after_the_last_state_and_half_lines_are_written_again(self):
         self.succeeds(*RUN, "--steps", 6, "--out-dir", "whole")
