@@ -1,5 +1,5 @@
-// Ctrl-C, SIGTERM and SIGHUP (a terminal that closes): the first asks the run to end after what it is at, the
-// second ends the process as usual.
+// Ctrl-C, SIGTERM and SIGHUP (a terminal that closes): the first asks the run to end after what it is at, a
+// second ends the process as usual, except by SIGHUP, which comes twice.
 #pragma once
 
 #include <atomic>

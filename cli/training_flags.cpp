@@ -8,6 +8,7 @@
 #include "cli/flags.h"
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
+#include "snug/io/training_state.h"
 #include "snug/models/presets.h"
 
 namespace snug::cli {
@@ -96,8 +97,8 @@ void refuse_text_for_published(const TrainingFlags& flags, const models::ModelCo
   std::error_code ignored;  // a file that is not there is refused when it is opened
   if (!is_text || model.vocab_size <= kByteTokens || !fs::is_regular_file(flags.data, ignored)) return;
   const fs::path folder = flags.model;
-  const bool is_own = folder.extension() == ".json" || (fs::exists(folder / "state.json", ignored) &&
-                                                        !fs::exists(folder / "tokenizer.json", ignored));
+  const bool is_own = folder.extension() == ".json" ||
+                      (io::is_training_state(folder) && !fs::exists(folder / "tokenizer.json", ignored));
   check(is_own, "--data ", flags.data, " is plain text, but ", flags.model, " has a vocabulary of its own (",
         model.vocab_size, " tokens): make a token file with tools/tokenize.py");
 }
