@@ -27,6 +27,7 @@
 #include "snug/host/store.h"
 #include "snug/tape/checkpoint.h"
 #include "snug/tape/fates.h"
+#include "snug/tape/pure.h"
 #include "snug/tape/recording.h"
 #include "snug/tape/region.h"
 #include "snug/tape/replayable.h"

@@ -93,7 +93,9 @@ class Session::Impl {
              .budget_bytes = options.device.is_cuda() ? std::nullopt : std::optional(plan_.budget_bytes)}),
         stage_(options.lean_at_first.value_or(options.device.is_cuda()) ? Stage::First : Stage::Planned),
         recording_(stage_ == Stage::First ? tape::Fates::recompute() : session::planned_fates(plan_),
-                   {.describe = true, .host = store_for(plan_, options.device)}) {
+                   {.describe = true,
+                    .host = store_for(plan_, options.device),
+                    .model = parameters.vec()}) {
     if (!options_.say) options_.say = say_on_stderr;
     tracker_.adopt(parameters, trace::Category::Parameter);
   }

@@ -31,7 +31,8 @@ auto checkpoint(const CheckpointOptions& options, Function&& function, Inputs&&.
   static_assert(!std::is_void_v<std::invoke_result_t<Function, Inputs...>>,
                 "a checkpointed function returns what the backward starts from");
   tape::Recording recording(tape::Fates::recompute(), {.record_generators = options.preserve_rng_state,
-                                                       .determinism_check = options.determinism_check});
+                                                       .determinism_check = options.determinism_check,
+                                                       .place = tape::place_of<Function>()});
   hooks::RegionScope scope(options.name);
   return std::forward<Function>(function)(std::forward<Inputs>(inputs)...);
 }

@@ -37,6 +37,12 @@ bool returns_tensors(const c10::FunctionSchema& schema) {
   return false;
 }
 
+bool takes_tensors(const c10::FunctionSchema& schema) {
+  for (const auto& argument : schema.arguments())
+    if (argument.type()->str().find("Tensor") != std::string::npos) return true;
+  return false;
+}
+
 std::string why_unreplayable(const c10::OperatorHandle& op, std::string_view full_name) {
   const std::string& name = op.schema().name();
   {
@@ -90,6 +96,12 @@ OperatorFacts read(const c10::OperatorHandle& op) {
   facts.reads_shape_only =
       starts_with_any(facts.name, {"aten::empty_like", "aten::zeros_like", "aten::ones_like",
                                    "aten::full_like", "aten::rand_like", "aten::randn_like", "aten::new_"});
+  facts.makes_constant = !facts.makes_undefined && !facts.is_random && has_tensors && !facts.writes_any &&
+                         (facts.reads_shape_only || !takes_tensors(schema));
+  facts.sets_parts =
+      starts_with_any(facts.name, {"aten::masked_fill_", "aten::masked_scatter_", "aten::index_fill_",
+                                   "aten::index_copy_", "aten::index_put_", "aten::_index_put_impl_",
+                                   "aten::scatter_", "aten::fill_diagonal_", "aten::triu_", "aten::tril_"});
   facts.overwrites =
       starts_with_any(facts.name, {"aten::bernoulli_", "aten::normal_", "aten::uniform_", "aten::random_",
                                    "aten::exponential_", "aten::fill_", "aten::zero_", "aten::copy_"}) ||

@@ -17,8 +17,10 @@ struct OperatorFacts {
   bool resizes = false;
   bool is_random = false;
   bool makes_undefined = false;   // empty(): contents come from whoever writes next
+  bool makes_constant = false;    // zeros(), arange(): of no tensor's contents, and the same each time
   bool reads_shape_only = false;  // zeros_like(x)
   bool overwrites = false;        // the written argument's old contents are not read
+  bool sets_parts = false;        // nor here, but some of them stay: masked_fill_()
   int scratch_output = -1;        // a result of which some bytes are left as they were
   std::string unreplayable;       // why it is never run again; empty: it can be
 

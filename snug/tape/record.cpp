@@ -1,8 +1,8 @@
 // Recording one operator: before it runs, what it is about to overwrite; after it ran, the values it made.
 #include "snug/base/error.h"
 #include "snug/tape/arguments.h"
-#include "snug/tape/checksum.h"
 #include "snug/tape/saved_value.h"
+#include "snug/tape/streams.h"
 #include "snug/tape/tape.h"
 
 namespace snug::tape {
@@ -36,6 +36,11 @@ class RecordedCall {
   void before() {
     take_hidden_writes();
     look_at_arguments();
+    if (tape_.proof_ && goes_another_way()) {
+      tape_.distrust_all();
+      look_at_arguments();
+    }
+    if (tape_.proof_) prove_reads();
     if (facts_.is_random && can_replay() && level_.record_generators)
       generator_ = GeneratorState::before(arguments_);
   }
@@ -47,7 +52,7 @@ class RecordedCall {
         if (!facts_.writes[k] || !is_plain(tensor)) return;
         tape_.before_write(tensor);
         const ValuePtr value = tape_.values_.find(tensor);
-        if (value && value->is_alias()) value->watch_later = true;
+        if (value && value->is_watched()) value->watch_write(tensor);
       });
   }
 
@@ -62,6 +67,7 @@ class RecordedCall {
     ordinal_ = tape_.operations_++;
     make_results();
     make_written();
+    if (tape_.proof_ && tape_.proof_->is_on()) prove_results();
     if (tape_.description()) describe();
     if (wants_replay()) keep_operation();
     for (Write& write : writes_) {
@@ -73,9 +79,15 @@ class RecordedCall {
   }
 
  private:
-  static constexpr std::size_t kFirstWritten = 1000;  // beyond any result
+  static constexpr std::size_t kFirstWritten = 1000;  // beyond any result; one such stretch for each place in a list
   struct Result {
     std::size_t place;
+    ValuePtr value;
+  };
+  struct Read {
+    std::size_t position;
+    int place;
+    c10::Storage storage;
     ValuePtr value;
   };
   struct Write {
@@ -87,11 +99,11 @@ class RecordedCall {
   };
 
   bool can_replay() const { return why_not_.empty(); }
-  void refuse(const char* why) {
+  void refuse(const std::string& why) {
     if (can_replay()) why_not_ = why;
   }
   // Whatever the fates.
-  void refuse_always(const char* why) {
+  void refuse_always(const std::string& why) {
     refuse(why);
     replayable_ = false;
   }
@@ -108,13 +120,16 @@ class RecordedCall {
       if (argument.isTensor() && argument.toTensor().defined()) {
         hidden_.push_back(argument.toTensor());
         tape_.before_write(hidden_.back());
-        tape_.value_of(hidden_.back())->checksum.reset();  // saved before it moves, and not read afterwards
+        tape_.value_of(hidden_.back())->is_scratch = true;  // saved before it moves, and not read afterwards
       }
       argument = c10::IValue();
     }
   }
 
+  // Writes first: those must not take a reader of this very call for one that needs the old contents.
   void look_at_arguments() {
+    writes_.clear();
+    reads_.clear();
     for (std::size_t k = 0; k < arguments_.size(); ++k)
       each_tensor(arguments_[k], [&](const at::Tensor& tensor, int place) {
         if (!is_plain(tensor)) return refuse_always("an argument is not a plain dense tensor");
@@ -125,17 +140,61 @@ class RecordedCall {
         const ValuePtr old = tape_.value_of(tensor);
         const bool covers_all =
             tensor.nbytes() == tensor.storage().nbytes() || tensor.storage().nbytes() == 0;
-        if (old->is_undefined && !(facts_.overwrites && covers_all)) tape_.pin(old, tensor);
+        const bool is_read = old->is_undefined  ? !(facts_.overwrites && covers_all)
+                             : old->is_constant ? !facts_.overwrites && !facts_.sets_parts
+                                                : false;
+        if (is_read) tape_.pin(old, tensor);
         if (!old->maker) refuse("writes into what cannot be re-made");
         writes_.push_back({k, place, tensor, Geometry(tensor), old, nullptr});
       });
+    if (facts_.reads_shape_only) return;
+    for (std::size_t k = 0; k < arguments_.size(); ++k)
+      each_tensor(arguments_[k], [&](const at::Tensor& tensor, int place) {
+        if (facts_.writes[k] || !is_plain(tensor) || is_number(tensor, place)) return;
+        reads_.push_back({k, place, tensor.storage(), tape_.value_of(tensor)});
+      });
+  }
+
+  static bool is_number(const at::Tensor& tensor, int place) {
+    return place < 0 && tensor.unsafeGetTensorImpl()->is_wrapped_number();  // stays the constant it is
+  }
+
+  bool goes_another_way() {
+    std::uint64_t what = reinterpret_cast<std::uintptr_t>(&call_.op.schema());
+    const auto mix = [&](std::uint32_t serial) { what = what * 0x100000001B3ull + serial + 1; };
+    for (const Read& read : reads_) mix(read.value->serial);
+    for (const Write& write : writes_) mix(write.old->serial);
+    return tape_.proof_->goes_on(what);
+  }
+
+  void prove_reads() {
+    for (const Read& read : reads_) tape_.proof_->read(read.value, read.storage);
+    for (const Write& write : writes_) {
+      if (write.old->is_undefined) continue;
+      tape_.proof_->read(write.old, write.tensor.storage());
+      tape_.proof_->last(write.old);
+    }
+  }
+  void prove_results() {
+    std::vector<ValuePtr> made;
+    for (const Result& result : results_) made.push_back(result.value);
+    for (const Write& write : writes_) made.push_back(write.value);
+    for (const Read& read : reads_) tape_.proof_->made_of(read.value, made);
+    for (const Write& write : writes_) tape_.proof_->made_of(write.old, made);
   }
 
   ValuePtr make_value(std::size_t output, const at::Tensor& tensor) {
     auto value = std::make_shared<Value>();
     value->device = tensor.device();
+    value->operation = ordinal_;
+    value->output = static_cast<std::uint32_t>(output);
+    if (tape_.proof_) value->name = tape_.proof_->name(value->output);
+    value->serial = tape_.serial_++;
+    value->schema = &call_.op.schema();
+    value->made_stream = current_stream(value->device);
     const std::uint64_t bytes = value->bytes = tensor.storage().nbytes();
     value->is_undefined = facts_.makes_undefined;
+    value->is_constant = facts_.makes_constant;
     value->fate = facts_.makes_undefined ? Fate::Recompute
                                          : (*level_.fates)({.region = level_.region,
                                                             .outermost = tape_.region_name_,
@@ -143,14 +202,16 @@ class RecordedCall {
                                                             .ordinal = ordinal_,
                                                             .output = static_cast<std::uint32_t>(output),
                                                             .bytes = bytes});
-    if (value->fate == Fate::Recompute && !can_replay()) {
+    if (!tape_.function_.empty() && value->fate == Fate::Recompute) refuse_always(tape_.function_);
+    const bool is_suspect = tape_.proof_ && tape_.proof_->is_suspect(*value);
+    if (is_suspect) replayable_ = false;
+    if (is_suspect ? value->fate != Fate::Keep : value->fate == Fate::Recompute && !can_replay()) {
       value->fate = Fate::Keep;
-      value->refused = why_not_;
+      value->refused = is_suspect ? Proof::kChanged : why_not_;
       value->refused_operation = facts_.name;
     }
     value->is_scratch = static_cast<int>(output) == facts_.scratch_output;
-    if (tape_.options_.verify && !value->is_scratch && !value->is_undefined)
-      value->checksum = checksum(tensor.storage());
+    if (tape_.proof_ && !value->is_undefined) tape_.proof_->made(value, tensor.storage());
     tape_.describe(*value, tensor, false);
     return value;
   }
@@ -164,6 +225,7 @@ class RecordedCall {
         if (!is_plain(tensor) || tape_.values_.knows(tensor) || aliases_an_argument(tensor)) return;
         const std::size_t output = flat + static_cast<std::size_t>(std::max(place, 0));
         results_.push_back({output, make_value(output, tensor)});
+        results_.back().value->watch(tensor);
         tape_.values_.bind(tensor, results_.back().value);
       });
       flat += count_flat(call_.stack[k]);
@@ -182,11 +244,16 @@ class RecordedCall {
   // Known storages with new contents.
   void make_written() {
     for (Write& write : writes_) {
-      write.value = make_value(kFirstWritten + write.position, write.tensor);
+      write.value = make_value(written_output(write), write.tensor);
+      write.value->watch_write(write.tensor);
       if (can_replay() || !(write.old->is_external || facts_.resizes)) continue;
       write.value->is_external = true;
       write.value->fate = Fate::Keep;
     }
+  }
+
+  static std::size_t written_output(const Write& write) {
+    return kFirstWritten * static_cast<std::size_t>(write.place + 2) + write.position;
   }
 
   bool wants_replay() const {
@@ -202,7 +269,7 @@ class RecordedCall {
     operation->keys = call_.keys;
     operation->grad_mode = at::GradMode::is_enabled();
     operation->generator = std::move(generator_);
-    for (std::size_t k = 0; k < arguments_.size(); ++k) keep_argument(*operation, k);
+    for (std::size_t k = 0; k < arguments_.size(); ++k) keep_argument(operation, k);
     operation->constants = std::move(arguments_);
     for (const Result& result : results_) {
       operation->outputs.emplace_back(result.place, result.value);
@@ -213,10 +280,10 @@ class RecordedCall {
     ++tape_.totals_.operations;
   }
 
-  void keep_argument(Operation& operation, std::size_t position) {
+  void keep_argument(const std::shared_ptr<Operation>& operation, std::size_t position) {
     bool has_tensors = false;
     each_tensor(arguments_[position], [&](const at::Tensor& tensor, int place) {
-      if (place < 0 && tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;  // stays the constant it is
+      if (is_number(tensor, place)) return;
       has_tensors = true;
       Operation::Argument argument{
           .position = static_cast<std::uint32_t>(position),
@@ -234,11 +301,11 @@ class RecordedCall {
         argument.geometry = write.before;
         argument.after = write.value;
       } else if (!facts_.reads_shape_only) {
-        argument.value = tape_.value_of(tensor);
+        argument.value = read(position, place).value;
         tape_.pin(argument.value, tensor);
       }
-      if (argument.value) operation.reads(argument.value);
-      operation.arguments.push_back(std::move(argument));
+      if (argument.value) operation->reads(argument.value);
+      operation->arguments.push_back(std::move(argument));
     });
     if (!has_tensors) return;
     c10::IValue& hole = arguments_[position];
@@ -251,17 +318,17 @@ class RecordedCall {
     throw InternalError("bug in snug: a written argument was not noted");
   }
 
+  const Read& read(std::size_t position, int place) const {
+    for (const Read& read : reads_)
+      if (read.position == position && read.place == place) return read;
+    throw InternalError("bug in snug: an argument was not noted");
+  }
+
   void describe() {
     trace::RegionTape& tape = *tape_.description();
     trace::TapeOperation operation{.name = facts_.name, .replayable = replayable_};
     const auto number = static_cast<std::uint32_t>(tape.operations.size());
-    for (std::size_t k = 0; k < facts_.writes.size(); ++k) {
-      if (facts_.writes[k] || facts_.reads_shape_only) continue;
-      each_tensor(arguments_[k], [&](const at::Tensor& tensor, int place) {
-        if (!is_plain(tensor) || (place < 0 && tensor.unsafeGetTensorImpl()->is_wrapped_number())) return;
-        operation.reads.push_back(tape_.value_of(tensor)->number);
-      });
-    }
+    for (const Read& read : reads_) operation.reads.push_back(read.value->number);
     const auto made = [&](const ValuePtr& value, std::size_t output) {
       tape.values[value->number].operation = number;
       tape.values[value->number].output = static_cast<std::uint32_t>(output);
@@ -273,7 +340,7 @@ class RecordedCall {
     }
     for (const Write& write : writes_) {
       operation.writes.push_back({write.old->number, write.value->number});
-      made(write.value, kFirstWritten + write.position);
+      made(write.value, written_output(write));
     }
     tape.operations.push_back(std::move(operation));
     if (SketchListener* const told = tape_.listener()) told->on_operation(tape_.number_, number);
@@ -290,6 +357,7 @@ class RecordedCall {
   bool replayable_;      // with other fates it could be
   std::vector<at::Tensor> hidden_;
   std::vector<Write> writes_;
+  std::vector<Read> reads_;
   std::vector<Result> results_;
   std::optional<GeneratorState> generator_;
 };

@@ -3,10 +3,14 @@
 #include <ATen/core/grad_mode.h>
 
 #include <deque>
+#include <unordered_map>
 #include <utility>
 
 #include "snug/base/error.h"
+#include "snug/hooks/functions.h"
 #include "snug/tape/ledgers.h"
+#include "snug/tape/pure.h"
+#include "snug/tape/quiet.h"
 #include "snug/tape/replay_clock.h"
 #include "snug/tape/saved_value.h"
 #include "snug/tape/stream_capture.h"
@@ -21,6 +25,7 @@ struct Forward {
   std::shared_ptr<Tape> tape;
   std::weak_ptr<Tape> last;
   std::deque<Level> levels;  // a kernel may open a region while its operator is being recorded
+  std::unordered_map<hooks::RegionId, std::uint64_t> calls;  // of this forward
 };
 thread_local Forward forward;
 
@@ -28,11 +33,16 @@ thread_local Forward forward;
 
 class Recording::Impl final : public hooks::OperatorListener,
                               public hooks::SavedTensorPolicy,
-                              public hooks::RegionListener {
+                              public hooks::RegionListener,
+                              public hooks::FunctionListener {
  public:
   Impl(Fates fates, const RecordingOptions& options)
-      : fates_(std::move(fates)), options_(options), outer_(std::exchange(innermost, this)) {
+      : fates_(std::move(fates)),
+        options_(options),
+        model_(storages_of(options.model)),
+        outer_(std::exchange(innermost, this)) {
     ledgers_->sketch = options.sketch;
+    if (options.watch_functions.value_or(hooks::is_python_here())) functions_guard_.emplace(*this);
   }
   ~Impl() override {
     ledgers_->sketch = nullptr;
@@ -56,6 +66,9 @@ class Recording::Impl final : public hooks::OperatorListener,
             "\" cannot be recorded while a CUDA graph is captured: capture without a Recording");
       const DeterminismCheck check = options_.determinism_check;
       const bool throws = check == DeterminismCheck::Bits;
+      const std::shared_ptr<Tape> previous = last_before_its_backward();
+      if (!previous) forward.calls.clear();
+      const std::uint64_t call = ++forward.calls[region];
       forward.tape = std::make_shared<Tape>(region,
                                             TapeOptions{.spare_statistics = options_.spare_statistics,
                                                         .check_sizes = check != DeterminismCheck::None,
@@ -65,9 +78,11 @@ class Recording::Impl final : public hooks::OperatorListener,
                                                         .describe = options_.describe,
                                                         .sketch = ledgers_->sketch != nullptr,
                                                         .stand_ins = options_.stand_ins,
+                                                        .prove = options_.prove,
+                                                        .place = options_.place + kApart * call,
                                                         .offload_share = options_.offload.share,
                                                         .offload_bytes = options_.offload.bytes},
-                                            ledgers_, options_.host, last_before_its_backward());
+                                            ledgers_, options_.host, model_, previous);
       forward.last = forward.tape;
     }
     forward.levels.push_back({&fates_, hooks::region_name(region), options_.record_generators});
@@ -92,9 +107,24 @@ class Recording::Impl final : public hooks::OperatorListener,
     return std::make_unique<SavedValue>(forward.tape);
   }
 
+  std::function<void()> on_function(const std::string& name, at::TensorList inputs) override {
+    if (innermost != this || !forward.tape || Quiet::on() || is_pure(name)) return {};
+    return [tape = forward.tape, outer = forward.tape->enter_function(name, inputs)] { tape->leave_function(outer); };
+  }
+
   const std::shared_ptr<Ledgers>& ledgers() const { return ledgers_; }
 
  private:
+  static constexpr std::uint64_t kApart = 0x9E3779B97F4A7C15;
+
+  static std::shared_ptr<const ModelStorages> storages_of(const std::vector<at::Tensor>& tensors) {
+    auto storages = std::make_shared<ModelStorages>();
+    for (const at::Tensor& tensor : tensors)
+      if (tensor.defined() && tensor.has_storage())
+        storages->insert(tensor.storage().unsafeGetStorageImpl());
+    return storages;
+  }
+
   static std::shared_ptr<Tape> last_before_its_backward() {
     std::shared_ptr<Tape> last = forward.last.lock();
     return last && !last->has_begun_backward() ? last : nullptr;
@@ -104,11 +134,13 @@ class Recording::Impl final : public hooks::OperatorListener,
 
   Fates fates_;
   const RecordingOptions options_;
+  const std::shared_ptr<const ModelStorages> model_;
   std::shared_ptr<Ledgers> ledgers_ = std::make_shared<Ledgers>();
   Impl* outer_;
   hooks::RegionListenerGuard regions_guard_{*this};
   hooks::OperatorListenerGuard operators_guard_{*this};
   hooks::SavedTensorGuard saves_guard_{*this};
+  std::optional<hooks::FunctionListenerGuard> functions_guard_;
 };
 
 thread_local Recording::Impl* Recording::Impl::innermost = nullptr;
@@ -138,6 +170,10 @@ std::vector<trace::RegionTape> Recording::take_tapes() {
   std::vector<trace::RegionTape> tapes;
   for (auto& [number, tape] : take_numbered_tapes()) tapes.push_back(std::move(tape));
   return tapes;
+}
+
+void forget_proofs() {
+  Site::forget_all();
 }
 
 std::int64_t live_values() {

@@ -10,9 +10,12 @@
 // options and the totals of the Recording that opened it.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "snug/base/export.h"
@@ -51,6 +54,15 @@ struct RecordingOptions {
   std::shared_ptr<host::Store> host;  // where values go that are offloaded; null: the process's own
   OffloadLimit offload;
   bool stand_ins = false;  // Meta only: nothing is kept, and what the backward asks for is made of nothing
+  // The first call of each region with a new structure is proven: it holds the region whole, and what someone
+  // writes past the dispatcher is found and never re-made. False: the caller knows that nobody does.
+  bool prove = true;
+  std::uint64_t place = 0;  // in the program: regions of one name at other places are proven apart
+  // Parameters and buffers of the model, frozen ones too: they stay where they are.
+  std::vector<at::Tensor> model;
+  // Whether the end of a Function that is not pure (see pure.h) is noticed. Default: in a process with Python,
+  // whose Functions tell of themselves.
+  std::optional<bool> watch_functions;
 };
 
 class SNUG_API Recording {
@@ -73,6 +85,9 @@ class SNUG_API Recording {
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// Every region is proven again when it is next called.
+SNUG_API void forget_proofs();
 
 // Values that tapes hold at the moment, in the whole process: 0 when every graph is gone.
 SNUG_API std::int64_t live_values();

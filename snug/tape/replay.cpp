@@ -1,6 +1,7 @@
 #include "snug/tape/replay.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -77,9 +78,14 @@ void Replay::begin_backward() {
   });
 }
 
+bool Replay::is_in_backward() const {
+  return backward_ >= 0 && backward_ == ag::get_current_graph_task_id();
+}
+
 void Replay::end_backward() {
   backward_ = -1;
   announced_ = has_unpacked_ = false;
+  if (tape_.proof_) tape_.proof_->look_at_given();
   for (SavedValue* saved : tape_.saved_) saved->disarm(*this);
 }
 
@@ -111,7 +117,8 @@ c10::Storage Replay::fetch(Value& value) {
   if (value.is_offloaded) tape_.offload_.bring_back(value);  // asked for again after its last use
   if (const host::CopyPtr copy = std::exchange(value.fetched, nullptr)) {
     copy->wait();
-    value.memo_stream = current_stream(value.device);
+    const c10::OptionalStreamGuard whose_memory_it_is(value.memo_stream);
+    copy->wait();  // so that whoever waits for that stream waits for the copy
   }
   TORCH_CHECK(value.memo_counter.current_version() == 0,
               "a node of the backward wrote into a tensor that it was given, and region \"",
@@ -158,6 +165,7 @@ torch::jit::Stack Replay::arguments(const Operation& operation, const std::vecto
   torch::jit::Stack stack = operation.constants;
   for (const auto& argument : operation.arguments) {
     const auto ours = std::ranges::find(written, argument.value.get(), &Written::before);
+    if (argument.value && argument.value->kept) tape_.compare(*argument.value, argument.value->kept);
     if (ours == written.end() && argument.value) check_unchanged(operation, argument);
     const c10::Storage storage = ours != written.end() ? ours->storage
                                  : argument.value      ? fetch(*argument.value)
@@ -189,7 +197,7 @@ void Replay::keep_results(Operation& operation, const torch::jit::Stack& results
     TORCH_CHECK(!tape_.options_.check_sizes || storage.nbytes() == value->bytes, name, " in region \"",
                 tape_.region_name_, "\" made ", value->bytes, " bytes in the forward and ", storage.nbytes(),
                 " when it was run again: it is not deterministic");
-    tape_.compare(*value, storage, name);
+    tape_.compare(*value, storage);
     if (value->uses == 0 || value->here) return;
     value->memo = storage;
     value->memo_counter = c10::VariableVersion(0);

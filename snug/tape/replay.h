@@ -18,6 +18,7 @@ class Replay final : public trace::ClosureWalk {
   void begin_backward();                // first unpack of a backward: counts every use that may come
   bool is_first_backward() const { return backwards_ <= 1; }
   bool has_begun() const { return backwards_ > 0; }
+  bool is_in_backward() const;  // this thread is in one that was begun
   bool is_first_unpack();  // of this backward
   void end_backward();     // frees what a partial backward left
 

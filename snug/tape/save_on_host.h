@@ -29,7 +29,7 @@ auto save_on_host(const SaveOnHostOptions& options, Function&& function, Inputs&
   static_assert(!std::is_void_v<std::invoke_result_t<Function, Inputs...>>,
                 "the function returns what the backward starts from");
   tape::Recording recording(tape::Fates::offload().smaller_than(options.least_bytes, tape::Fate::Keep),
-                            {.host = options.host});
+                            {.host = options.host, .place = tape::place_of<Function>()});
   hooks::RegionScope scope(options.name);
   return std::forward<Function>(function)(std::forward<Inputs>(inputs)...);
 }

@@ -1,9 +1,14 @@
 #include "snug/tape/saved_value.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/util/Type.h>
+#include <torch/csrc/autograd/function.h>
 
+#include <typeindex>
+#include <unordered_map>
 #include <utility>
 
+#include "snug/tape/quiet.h"
 #include "snug/tape/tape.h"
 
 namespace snug::tape {
@@ -26,6 +31,20 @@ class Unpacking {
   SketchListener* listener_;
 };
 
+// The node that asks: not torch's, and not ours.
+bool is_of_someones_own() {
+  const auto node = torch::autograd::get_current_node();
+  if (!node) return false;
+  thread_local std::unordered_map<std::type_index, bool> known;
+  const auto [entry, is_new] = known.try_emplace(typeid(*node));
+  if (is_new) {
+    const std::string type = c10::demangle(typeid(*node).name());
+    const bool is_someones_own = type.find("CppNode<") != std::string::npos || type.ends_with("PyNode");
+    entry->second = is_someones_own && type.find("CppNode<snug::") == std::string::npos;
+  }
+  return entry->second;
+}
+
 }  // namespace
 
 void SavedValue::call_pack_hook(const at::Tensor& tensor) {
@@ -41,6 +60,14 @@ void SavedValue::call_pack_hook(const at::Tensor& tensor) {
   version_ = counter_.current_version();
   ValuePtr value = tape_->value_of(tensor);
   tape_->pin(value, tensor);  // may throw
+  if (tape_->proof_) {
+    if (tape_->proof_->goes_on(value->serial + 1)) {
+      tape_->distrust_all();
+      value = tape_->value_of(tensor);
+      tape_->pin(value, tensor);
+    }
+    tape_->proof_->read(value, tensor.storage());
+  }
   value_ = std::move(value);
   geometry_ = Geometry(tensor);
   tape_->saved_.insert(this);
@@ -63,6 +90,9 @@ at::Tensor SavedValue::call_unpack_hook() {
       " instead");
   Quiet work_of_our_own;
   std::lock_guard lock(tape_->mutex_);
+  if (tape_->proof_ && !tape_->replay_.is_in_backward()) tape_->proof_->begin_backward();
+  TORCH_CHECK(tape_->failure_.empty(), tape_->failure_);
+  if (tape_->proof_) tape_->proof_->look_at_given();
   tape_->replay_.begin_backward();
   if (tape_->replay_.is_first_unpack()) tape_->look_back();
   arm(tape_->replay_);
@@ -74,9 +104,17 @@ at::Tensor SavedValue::call_unpack_hook() {
 }
 
 at::Tensor SavedValue::contents() {
+  const bool is_kept = value_->kept;
+  c10::Storage storage = is_kept ? value_->kept : tape_->replay_.contents(*value_);
+  if (value_->uses > value_->armed_saves && tape_->proof_ && is_of_someones_own() &&
+      tape_->proof_->is_to_get_a_copy(*value_)) {
+    storage = copy_of(storage);
+    tape_->proof_->gave(*value_, storage);
+    return geometry_.on(std::move(storage));
+  }
   // This saved tensor has its own counter, checked already: that of the value may be another's.
-  at::Tensor tensor = geometry_.on(value_->kept ? value_->kept : tape_->replay_.contents(*value_));
-  tensor.unsafeGetTensorImpl()->set_version_counter(value_->kept ? counter_ : value_->memo_counter);
+  at::Tensor tensor = geometry_.on(std::move(storage));
+  tensor.unsafeGetTensorImpl()->set_version_counter(is_kept ? counter_ : value_->memo_counter);
   return tensor;
 }
 
@@ -106,12 +144,14 @@ void SavedValue::move_to(ValuePtr value) {
 void SavedValue::arm(Replay& replay) {
   if (armed_) return;
   armed_ = true;
+  ++value_->armed_saves;
   replay.arm(*value_);
 }
 
 void SavedValue::disarm(Replay& replay) {
   if (!armed_) return;
   armed_ = false;
+  --value_->armed_saves;
   replay.release(*value_);
 }
 

@@ -5,39 +5,30 @@
 #include <algorithm>
 #include <utility>
 
+#include "snug/base/error.h"
 #include "snug/hooks/parameter.h"
 #include "snug/hooks/saved_tensors.h"
 #include "snug/tape/checksum.h"
+#include "snug/tape/quiet.h"
 #include "snug/tape/saved_value.h"
 #include "snug/tape/streams.h"
 
 namespace snug::tape {
 
-namespace {
-
-thread_local int quiet = 0;
-
-}  // namespace
-
-Quiet::Quiet() {
-  ++quiet;
-}
-Quiet::~Quiet() {
-  --quiet;
-}
-bool Quiet::on() noexcept {
-  return quiet > 0;
-}
-
 Tape::Tape(hooks::RegionId region, const TapeOptions& options, std::shared_ptr<Ledgers> ledgers,
-           std::shared_ptr<host::Store> store, const std::shared_ptr<Tape>& previous)
+           std::shared_ptr<host::Store> store, std::shared_ptr<const ModelStorages> model,
+           const std::shared_ptr<Tape>& previous)
     : region_(region),
       region_name_(hooks::region_name(region)),
       options_(options),
       previous_(previous),
       sent_in_forward_(previous ? previous->sent_in_forward_ : std::make_shared<std::uint64_t>(0)),
       offload_(std::move(store)),
+      model_(std::move(model)),
       ledgers_(std::move(ledgers)) {
+  if ((options_.prove || options_.verify) && !options_.stand_ins)
+    proof_.emplace(*this, Site::at(std::hash<std::string>()(region_name_) ^ options_.place), options_.prove,
+                   options_.verify);
   if (!options_.describe && !options_.sketch) return;
   description_.emplace().region = region_name_;
   {
@@ -53,8 +44,23 @@ Tape::~Tape() {
   if (description_) ledgers_->tapes.emplace(number_, std::move(*description_));
 }
 
-void Tape::end_forward() {
+// The end of a region may not throw: its backward does.
+void Tape::end_forward() noexcept {
   std::lock_guard lock(mutex_);
+  const auto do_part = [this](auto part) {
+    try {
+      part();
+    } catch (const std::exception& error) {
+      if (failure_.empty()) failure_ = error.what();
+    }
+  };
+  do_part([this] {
+    if (proof_) proof_->end();
+  });
+  do_part([this] { finish_forward(); });
+}
+
+void Tape::finish_forward() {
   values_.clear();  // from here on saved tensors own what is left
   if (SketchListener* const told = listener()) told->on_end(number_);
   const std::uint64_t may_go = bytes_to_go();
@@ -83,7 +89,8 @@ void Tape::send_or_keep(const ValuePtr& pinned, std::uint64_t may_go) {
   if (is_to_go(value) && totals_.offloaded_bytes + value.span.size() <= may_go) {
     if (value.checksum && value.span.size() < value.kept.nbytes())
       value.checksum = checksum(value.kept, value.span);
-    value.refused = offload_.send(pinned);
+    const bool is_held_for_good = value.is_leaf && value.kept.use_count() > 1;
+    value.refused = is_held_for_good ? "held by others too: moving it would free nothing" : offload_.send(pinned);
     if (value.refused.empty()) {
       ++totals_.offloaded_values;
       totals_.offloaded_bytes += value.span.size();
@@ -114,17 +121,33 @@ void Tape::look_back() {
 
 ValuePtr Tape::value_of(const at::Tensor& tensor) {
   if (ValuePtr known = values_.find(tensor)) return known;
+  const ValuePtr before = values_.current(tensor);
   auto value = std::make_shared<Value>();
   value->device = tensor.device();
   value->bytes = tensor.storage().nbytes();
   value->is_external = true;
-  const bool parameter = hooks::is_parameter(tensor);
+  value->is_leaf = !tensor.grad_fn();
+  value->serial = serial_++;
+  value->made_stream = made_stream(tensor);
+  value->watch(tensor);
+  const bool parameter = is_of_the_model(tensor);
   const std::uint32_t number = parameter ? 0 : inputs_++;
-  if (!parameter) value->fate = fate_of_input(tensor, number);
+  value->output = number;
+  if (proof_) value->name = proof_->name(Value::kInput - number);
+  if (!parameter && !(proof_ && proof_->is_suspect(*value))) value->fate = fate_of_input(tensor, number);
+  if (before && before->fate == Fate::Recompute) {  // its version has moved
+    value->refused = Proof::kChanged;
+    value->refused_operation = name_of(before->schema);
+  }
   describe(*value, tensor, parameter);
   if (description_) description_->values.back().output = number;
   values_.bind(tensor, value);
   return value;
+}
+
+bool Tape::is_of_the_model(const at::Tensor& tensor) const {
+  return hooks::is_parameter(tensor) ||
+         (model_ && model_->contains(tensor.storage().unsafeGetStorageImpl()));
 }
 
 // What came into the region is kept or offloaded; nobody can re-make it.
@@ -143,15 +166,22 @@ Fate Tape::fate_of_input(const at::Tensor& tensor, std::uint32_t number) const {
 // made.
 void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
   Value& value = *pinned;
-  const bool parameter = hooks::is_parameter(tensor);
+  const bool parameter = is_of_the_model(tensor);
   if (parameter) note_parameter(tensor);
-  if (value.is_undefined) {  // read and never written by an operator: filled by hand
-    value.is_undefined = false;
-    value.fate = Fate::Keep;
+  if (value.is_undefined || value.is_constant) {  // read and never written by an operator
+    const bool is_to_be_remade = value.fate == Fate::Recompute;
+    if (is_to_be_remade) value.fate = Fate::Keep;
     value.cannot_be_remade();
-    value.refused = "filled through its pointer";
-    value.refused_operation = "aten::empty";
-    if (description_) description_->values[value.number].fate = Fate::Keep;
+    if (is_to_be_remade) {
+      value.refused = value.is_undefined ? "filled through its pointer" : "a constant, perhaps filled by hand";
+      value.refused_operation = name_of(value.schema);
+    }
+    if (description_) {
+      if (value.is_undefined) description_->values[value.number].fate = Fate::Keep;
+      if (value.operation < description_->operations.size())
+        description_->operations[value.operation].replayable = false;
+    }
+    value.is_undefined = value.is_constant = false;
   }
   if (value.fate == Fate::Recompute || options_.stand_ins) return;
   if (!parameter) value.span.cover(tensor);
@@ -160,7 +190,7 @@ void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
   value.kept = tensor.storage();
   value.kept_stream = current_stream(value.device);
   value.here = true;
-  value.watch(tensor);
+  if (!value.is_watched()) value.watch(tensor);
   if (parameter) return;
   hooks::tell_saved(tensor);
   pinned_.push_back(pinned);
@@ -168,7 +198,6 @@ void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
     std::erase_if(pinned_, [](const std::weak_ptr<Value>& weak) { return weak.expired(); });
     prune_at_ = std::max<std::size_t>(64, 2 * pinned_.size());
   }
-  if (options_.verify && !value.checksum && !value.is_scratch) value.checksum = checksum(value.kept);
 }
 
 void Tape::note_parameter(const at::Tensor& tensor) {
@@ -195,26 +224,102 @@ void Tape::follow(const ValuePtr& old, const ValuePtr& now, const at::Tensor& te
     if (saved->value() != old) continue;
     saved->move_to(now);
     pin(now, tensor);
-    if (now->kept) {
-      now->unwatch();
-      now->watch_later = true;
-    }
+    if (now->kept) now->watch_write(tensor);
   }
 }
 
-void Tape::compare(const Value& value, const c10::Storage& storage, const std::string& what) {
+// What was to be re-made may have been written since by someone who does not tell: whoever reads it from here
+// on, and saved tensors, which are aliases, have it as it is.
+void Tape::came_in(const c10::Storage& storage, const ValuePtr& old, const std::string& why) {
+  if (old->fate != Fate::Recompute || old->is_undefined) return;
+  const at::Tensor whole = bytes_of(storage);
+  if (old->is_watched()) whole.unsafeGetTensorImpl()->set_version_counter(old->counter());
+  if (proof_) proof_->last(old);
+  values_.forget(whole);
+  const ValuePtr now = value_of(whole);
+  now->made_stream = old->made_stream;
+  now->refused = why;
+  now->refused_operation = name_of(old->schema);
+  if (old->saves > 0) {
+    --totals_.dropped_values;
+    totals_.dropped_bytes -= old->bytes;
+  }
+  const auto saved = saved_;  // moving one changes nothing but its value
+  for (SavedValue* some : saved) {
+    if (some->value() != old) continue;
+    some->move_to(now);
+    pin(now, whole);
+  }
+}
+
+void Tape::distrust_all() {
+  for (const auto& [storage, value] : values_.alive())
+    came_in(storage, value, "the region ran other operators than before");
+}
+
+std::string Tape::enter_function(const std::string& name, at::TensorList inputs) {
+  std::lock_guard lock(mutex_);
+  std::string outer =
+      std::exchange(function_, "given to or made in " + name + ", which may write past the dispatcher");
+  for (const at::Tensor& input : inputs)
+    if (is_plain(input))
+      if (const ValuePtr value = values_.current(input)) came_in(input.storage(), value, function_);
+  return outer;
+}
+
+void Tape::leave_function(std::string outer) {
+  std::lock_guard lock(mutex_);
+  function_ = std::move(outer);
+}
+
+void Tape::keep_after_all(const ValuePtr& kept, const c10::Storage& contents, const std::string& why) {
+  Value& value = *kept;
+  if (value.saves > 0) {
+    --totals_.dropped_values;
+    totals_.dropped_bytes -= value.bytes;
+  }
+  value.fate = Fate::Keep;
+  value.cannot_be_remade();
+  if (!why.empty()) {
+    value.refused = why;
+    value.refused_operation = name_of(value.schema);
+  }
+  if (description_) {
+    description_->values[value.number].fate = Fate::Keep;
+    if (!why.empty()) description_->operations[value.operation].replayable = false;
+  }
+  if (!contents) return;
+  value.kept = contents;
+  value.kept_stream = current_stream(value.device);
+  value.here = value.is_pinned = true;
+  hooks::tell_saved(bytes_of(contents));
+  pinned_.push_back(kept);
+}
+
+std::string Tape::told(const Value& value) const {
+  if (!value.schema) return concat("input ", value.output, " of region \"", region_name_, "\"");
+  return concat("the result of ", name_of(value.schema), " (operation ", value.operation, ") in region \"",
+                region_name_, "\"");
+}
+
+void Tape::note_difference(const std::string& what) {
+  ++totals_.differing;
+  if (options_.differing_throws && failure_.empty()) failure_ = what;
+}
+
+void Tape::compare(const Value& value, const c10::Storage& storage) {
   if (!value.checksum) return;
   ++totals_.checked;
   if (*value.checksum == (value.is_offloaded ? checksum(storage, value.span) : checksum(storage))) return;
   ++totals_.differing;
-  TORCH_CHECK(!options_.differing_throws, what, " in region \"", region_name_,
-              "\" has other bits in the backward than it had in the forward");
+  TORCH_CHECK(!options_.differing_throws, told(value),
+              " has other bits in the backward than it had in the forward");
 }
 
 void Tape::note_unpack(Value& value, const at::Tensor& tensor) {
   hooks::tell_unpacked(tensor);
-  if (value.kept) compare(value, value.kept, "a kept value");
-  if (!value.kept && value.is_offloaded) compare(value, tensor.storage(), "an offloaded value");
+  if (value.kept) compare(value, value.kept);
+  if (!value.kept && value.is_offloaded) compare(value, tensor.storage());
   if (!description_ || !replay_.is_first_backward()) return;
   const auto node = torch::autograd::get_current_node();
   if (description_->unpacks.empty() || node.get() != last_node_) description_->unpacks.emplace_back();

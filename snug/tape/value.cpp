@@ -54,7 +54,23 @@ void Value::watch(const at::Tensor& tensor) {
   counter_ = tensor.unsafeGetTensorImpl()->version_counter();
   version_ = counter_.current_version();
   watched_ = true;
-  watch_later = false;
+  may_move_once_ = false;
+}
+
+void Value::watch_write(const at::Tensor& tensor) {
+  watch(tensor);
+  may_move_once_ = true;
+}
+
+bool Value::is_changed() const {
+  if (!watched_) return false;
+  const std::uint32_t now = counter_.current_version();
+  return now != version_ && !(may_move_once_ && now == version_ + 1);
+}
+
+std::string name_of(const c10::FunctionSchema* schema) {
+  if (!schema) return "";
+  return schema->overload_name().empty() ? schema->name() : schema->name() + "." + schema->overload_name();
 }
 
 void Value::leaves() {
@@ -79,9 +95,17 @@ void Value::drop_memo() {
 // it next says so.
 void Value::wait_for_copies() noexcept try {
   if (!sent && !fetched) return;
-  const c10::OptionalStreamGuard stream(memo_stream ? memo_stream : kept_stream);
-  if (const host::CopyPtr copy = std::exchange(sent, nullptr)) copy->wait();
-  if (const host::CopyPtr copy = std::exchange(fetched, nullptr)) copy->wait();
+  const auto wait = [this] {
+    if (sent) sent->wait();
+    if (fetched) fetched->wait();
+  };
+  if (!device.is_cuda()) wait();
+  for (const auto& stream : {made_stream, kept_stream, memo_stream}) {
+    if (!stream) continue;
+    const c10::StreamGuard guard(*stream);
+    wait();
+  }
+  sent = fetched = nullptr;
 } catch (const std::exception&) {
 }
 

@@ -33,6 +33,8 @@ using trace::Fate;
 struct Operation;
 
 struct Value final : trace::ClosureValue {
+  static constexpr std::uint32_t kInput = ~std::uint32_t{0};
+
   Value();
   ~Value();
   static std::int64_t live();    // in the whole process
@@ -46,24 +48,36 @@ struct Value final : trace::ClosureValue {
   std::uint64_t bytes = 0;
   Fate fate = Fate::Keep;
   bool is_external = false;                // it came into the region
+  bool is_leaf = false;                    // and autograd did not make it
   bool is_undefined = false;               // made by empty() and not written yet
+  bool is_constant = false;                // made by zeros(), arange() ... and not written yet
   bool is_pinned = false;                  // its contents will be there in the backward
   bool is_scratch = false;                 // some of its bytes are left as they were: not compared
   std::string refused, refused_operation;  // why it is kept although it was to be re-made
+  std::uint32_t operation = kInput;        // on its tape
+  std::uint32_t output = 0;                // of that operation, or of all that came in
+  std::uint64_t name = 0;                  // for the proof
+  std::uint32_t serial = 0;                // among all values of its tape
+  const c10::FunctionSchema* schema = nullptr;  // of the operator that made it
   std::uint32_t number = 0;                // in the region's description
   std::shared_ptr<Operation> maker;
 
   c10::Storage kept;                                    // from the forward: an alias of what the user holds
   c10::Storage memo;                                    // re-made, or back from the host
   c10::VariableVersion memo_counter;                    // of all tensors on it
-  std::optional<c10::Stream> kept_stream, memo_stream;  // on which the contents were made
+  std::optional<c10::Stream> made_stream;  // whose memory `kept` is
+  std::optional<c10::Stream> kept_stream;  // on which it was last seen to be whole
+  std::optional<c10::Stream> memo_stream;  // whose memory `memo` is
 
-  // Is `kept` still what it was? The counter is that of the tensor through which it was kept.
+  // Is it still what it was, as far as its version says? The counter is that of the tensor through which it
+  // was first seen: writes past the dispatcher on other threads, and a Function's mark_dirty(), move it.
   void watch(const at::Tensor& tensor);
+  void watch_write(const at::Tensor& tensor);  // the operator that makes it moves the counter once it is done
+  bool is_watched() const { return watched_; }
   bool is_alias() const { return kept && watched_; }
-  bool is_changed() const { return watched_ && counter_.current_version() != version_; }
+  bool is_changed() const;
   void unwatch() { watched_ = false; }
-  bool watch_later = false;  // the write that made it has not moved the counter yet
+  const c10::VariableVersion& counter() const { return counter_; }
 
   // See Note [Offload].
   bool is_offloaded = false;         // a copy is on the host, or on its way there
@@ -74,8 +88,12 @@ struct Value final : trace::ClosureValue {
   c10::Storage still_alive() const;  // what left, if somebody else holds it as it was
   void drop_memo();
 
-  int saves = 0;                         // saved tensors that hold it
-  std::optional<std::int64_t> checksum;  // verify: taken when it was made
+  int saves = 0;        // saved tensors that hold it
+  int armed_saves = 0;  // of those, that will ask in this backward
+
+  // See Note [Proof].
+  std::optional<std::uint64_t> checksum;  // of what the backward should find
+  std::optional<std::size_t> proof;       // where the tape's proof has it
 
  private:
   void wait_for_copies() noexcept;
@@ -83,10 +101,13 @@ struct Value final : trace::ClosureValue {
   c10::VariableVersion counter_;
   std::uint32_t version_ = 0;
   bool watched_ = false;
+  bool may_move_once_ = false;
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> left_;
 };
 
 using ValuePtr = std::shared_ptr<Value>;
+
+std::string name_of(const c10::FunctionSchema* schema);  // with its overload: aten::add.Tensor
 
 struct Operation final : trace::ClosureOperation {
   struct Argument {

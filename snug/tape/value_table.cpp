@@ -8,7 +8,6 @@ ValuePtr ValueTable::find(const at::Tensor& tensor) {
   const auto entry = entries_.find(key(tensor));
   if (entry == entries_.end()) return nullptr;
   const ValuePtr& value = entry->second.value;
-  if (value->watch_later) value->watch(tensor);
   return value->is_changed() ? nullptr : value;
 }
 
@@ -24,6 +23,14 @@ void ValueTable::bind(const at::Tensor& tensor, ValuePtr value) {
     return;
   }
   entries_.emplace(key(tensor), Entry{tensor.storage().getWeakStorageImpl(), std::move(value)});
+}
+
+std::vector<std::pair<c10::Storage, ValuePtr>> ValueTable::alive() const {
+  std::vector<std::pair<c10::Storage, ValuePtr>> alive;
+  for (const auto& [key, entry] : entries_)
+    if (auto storage = entry.storage.lock()) alive.emplace_back(c10::Storage(std::move(storage)), entry.value);
+  std::ranges::sort(alive, {}, [](const auto& entry) { return entry.second->serial; });
+  return alive;
 }
 
 // One may have held another, so it is done until nothing more goes.

@@ -18,6 +18,7 @@ class ValueTable {
   void bind(const at::Tensor& tensor, ValuePtr value);
   void forget(const at::Tensor& tensor) { entries_.erase(key(tensor)); }
   void clear() { entries_.clear(); }
+  std::vector<std::pair<c10::Storage, ValuePtr>> alive() const;  // those whose storages are
   // Lets go of storages that nobody can reach any more and whose values nobody needs: they hold what they
   // were made from. At once while there are few, now and then when there are many.
   void sweep();

@@ -108,6 +108,7 @@ std::unique_ptr<tape::Recording> make_recording(const TrainConfig& config, tape:
   const bool by_hand = config.recompute != Recompute::None || config.offload;
   if (!config.plan && !by_hand && !wants_tapes) return nullptr;
   options.time_replays = true;
+  options.prove = false;  // every write in our models is an operator's
   if (config.offload) options.offload = *config.offload;
   return std::make_unique<tape::Recording>(config.plan
                                                ? session::planned_fates(*config.plan)

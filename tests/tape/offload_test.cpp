@@ -18,7 +18,7 @@ std::shared_ptr<host::Store> store(std::uint64_t budget = 64_MiB) {
 }
 
 RecordingOptions options(const std::shared_ptr<host::Store>& store) {
-  return {.verify = true, .host = store};
+  return {.verify = true, .host = store, .prove = false};
 }
 
 // Saves its result, which is no region's input.
@@ -42,7 +42,7 @@ TEST(Offload, MemoryGoesWhenTheNextRegionEndsAndIsBackWhenItsBackwardBegins) {
   const at::Tensor x = make_input();
   memory::Tracker tracker;
   const std::uint64_t before = tracker.live_bytes();
-  Recording recording(Fates::offload(), {.host = host});
+  Recording recording(Fates::offload(), {.host = host, .prove = false});
   at::Tensor y = layer(x, 0);
   EXPECT_EQ(tracker.live_bytes() - before, 2 * kMatrix) << "the result, and what was saved: it is on its way";
   EXPECT_EQ(host->arena().used_bytes(), kMatrix);

@@ -1,0 +1,216 @@
+#include "snug/tape/proof.h"
+
+#include <utility>
+
+#include "snug/base/error.h"
+#include "snug/tape/tape.h"
+
+namespace snug::tape {
+
+namespace {
+
+constexpr std::uint64_t kTheEnd = ~std::uint64_t{0};
+constexpr std::uint64_t kGiven = 0x6177617920746f21;
+
+std::uint64_t mixed(std::uint64_t hash, std::uint64_t what) {
+  hash = (hash ^ what) * 0x9E3779B97F4A7C15ull;
+  return hash ^ (hash >> 32);
+}
+
+}  // namespace
+
+Proof::Proof(Tape& tape, std::shared_ptr<Site> site, bool prove, bool verify)
+    : tape_(tape),
+      site_(std::move(site)),
+      known_(site_->known()),
+      proves_(prove && site_->wants_proof()),
+      verify_(verify),
+      from_the_start_(proves_) {}
+
+bool Proof::goes_on(std::uint64_t what) {
+  structure_ = mixed(structure_, what);
+  if (from_the_start_) prefixes_.push_back(structure_);
+  if (proves_ || has_ended_ || !tape_.options_.prove || known_->prefixes.contains(structure_)) return false;
+  proves_ = true;
+  site_->went_another_way();
+  return true;
+}
+
+std::uint64_t Proof::name(std::uint32_t output) const {
+  return mixed(structure_, output + 1);
+}
+
+Proof::Entry& Proof::entry(const ValuePtr& value, const c10::Storage& storage) {
+  if (value->proof) return entries_[*value->proof];
+  const auto reserve = [&] { return sums_.reserve(value->device); };
+  entries_.push_back({.value = value,
+                      .held = proves_ ? storage : c10::Storage(),
+                      .storage = storage.getWeakStorageImpl(),
+                      .made = reserve(),
+                      .read = reserve(),
+                      .last = reserve()});
+  value->proof = entries_.size() - 1;
+  return entries_.back();
+}
+
+void Proof::made(const ValuePtr& value, const c10::Storage& storage) {
+  if (!is_on() || value->device.is_meta()) return;
+  Entry& made = entry(value, storage);
+  if (value->is_scratch) return;
+  sums_.take(made.made, storage);
+  made.has_made = true;
+}
+
+void Proof::read(const ValuePtr& value, const c10::Storage& storage) {
+  if (!is_on() || has_ended_ || value->device.is_meta()) return;
+  Entry& read = entry(value, storage);
+  if (read.has_read || value->is_scratch) return;
+  sums_.take(read.read, storage);
+  read.has_read = true;
+}
+
+void Proof::made_of(const ValuePtr& read, std::span<const ValuePtr> results) {
+  if (!read->proof) return;
+  auto& known = entries_[*read->proof].results;
+  known.insert(known.end(), results.begin(), results.end());
+}
+
+void Proof::last(const ValuePtr& value) {
+  if (!value->proof || has_ended_) return;
+  Entry& entry = entries_[*value->proof];
+  take_last(entry);
+  entry.is_overwritten = true;
+  entry.held = {};
+}
+
+void Proof::take_last(Entry& entry) {
+  const ValuePtr value = entry.value.lock();
+  if (!value || value->is_scratch || entry.is_overwritten) return;
+  auto storage = entry.storage.lock();
+  if (!storage) return;
+  if (entry.has_last) entry.last = sums_.reserve(value->device);  // once more
+  sums_.take(entry.last, c10::Storage(std::move(storage)));
+  entry.has_last = true;
+}
+
+void Proof::judge() {
+  if (has_ended_ || entries_.empty()) return;
+  sums_.join();
+  for (Entry& entry : entries_) take_last(entry);
+  sums_.settle();
+  for (Entry& entry : entries_) look_at(entry);
+}
+
+void Proof::look_at(Entry& entry) {
+  const ValuePtr value = entry.value.lock();
+  if (!value) return;
+  const auto sum = [&](bool has, Checksums::Ticket ticket) {
+    return has ? std::optional(sums_[ticket]) : std::nullopt;
+  };
+  const auto made = sum(entry.has_made, entry.made), read = sum(entry.has_read, entry.read),
+             last = sum(entry.has_last, entry.last);
+  if (verify_) value->checksum = value->fate == Fate::Recompute ? made : last;
+  const bool before_read = made && read && *made != *read;
+  const bool after_read = last && (read ? *last != *read : made && *last != *made);
+  if (!before_read && !after_read) return;
+  if (proves_) {
+    if (!value->is_external) keep(value);
+    if (after_read) keep_what_was_made_of(entry);
+  } else if (value->fate == Fate::Recompute || (after_read && is_made_again_of(entry))) {
+    site_->suspect(value->name);
+    tape_.note_difference(concat(tape_.told(*value), " was ", kChanged));
+  }
+}
+
+// It is not re-made, here or in later calls. If its contents are gone, what was made of it is not either.
+void Proof::keep(const ValuePtr& value) {
+  if (!value->proof) return;
+  Entry& entry = entries_[*value->proof];
+  if (std::exchange(entry.is_suspect, true)) return;
+  site_->suspect(value->name);
+  const bool is_gone = !entry.held && !entry.is_overwritten;  // before this call went another way
+  if (is_gone) tape_.note_difference(concat(tape_.told(*value), " was ", kChanged));
+  if (value->fate == Fate::Recompute && !is_gone) {
+    tape_.keep_after_all(value, entry.held, kChanged);
+    value->checksum = verify_ && entry.has_last ? std::optional(sums_[entry.last]) : std::nullopt;
+  }
+  if (entry.is_overwritten) keep_what_was_made_of(entry);
+}
+
+void Proof::keep_what_was_made_of(const Entry& entry) {
+  for (const auto& weak : entry.results)
+    if (const ValuePtr value = weak.lock()) keep(value);
+}
+
+bool Proof::is_made_again_of(const Entry& entry) const {
+  for (const auto& weak : entry.results)
+    if (const ValuePtr value = weak.lock(); value && value->fate == Fate::Recompute) return true;
+  return false;
+}
+
+void Proof::end() {
+  if (goes_on(kTheEnd)) tape_.distrust_all();
+  judge();
+  has_ended_ = true;
+  if (proves_ && from_the_start_) site_->proven(prefixes_);
+  std::erase_if(entries_, [this](Entry& entry) { return !lend(entry); });
+}
+
+// Others may still write it: a saved tensor sees that, and so would a replay.
+bool Proof::lend(Entry& entry) {
+  const ValuePtr value = entry.value.lock();
+  if (!value || !entry.held || !entry.has_last) return false;
+  const std::size_t ours = value->kept && value->kept.is_alias_of(entry.held) ? 2 : 1;
+  if (entry.held.use_count() <= ours) return false;
+  if (value->fate == Fate::Recompute && value->saves > 0) tape_.keep_after_all(value, entry.held, "");
+  if (value->fate == Fate::Offload) value->fate = Fate::Keep;
+  return true;
+}
+
+void Proof::begin_backward() {
+  if (!has_ended_) return judge();  // a backward within the forward
+  if (entries_.empty()) return;
+  const std::vector<Entry> lent = std::exchange(entries_, {});
+  Checksums now;
+  std::vector<Checksums::Ticket> tickets;
+  for (const Entry& entry : lent) {
+    tickets.push_back(now.reserve(entry.held.device()));
+    now.take(tickets.back(), entry.held);
+  }
+  now.settle();
+  std::string wrong;
+  for (std::size_t i = 0; i < lent.size(); ++i) {
+    const ValuePtr value = lent[i].value.lock();
+    if (!value || now[tickets[i]] == sums_[lent[i].last]) continue;
+    site_->suspect(value->name);
+    for (const auto& weak : lent[i].results) {
+      const ValuePtr result = weak.lock();
+      if (!result) continue;
+      site_->suspect(result->name);
+      if (result->fate == Fate::Recompute)
+        wrong = concat(tape_.told(*value), " was ", kChanged, ", and ", name_of(result->schema),
+                       " has to read it again as it was. Its result will be kept from now on: run the step again");
+    }
+  }
+  TORCH_CHECK(wrong.empty(), wrong);
+}
+
+bool Proof::is_to_get_a_copy(const Value& value) const {
+  return proves_ || known_->suspects.contains(mixed(value.name, kGiven));
+}
+
+void Proof::gave(const Value& value, const c10::Storage& copy) {
+  if (proves_)
+    given_.push_back({torch::autograd::get_current_node().get(), value.name, copy, checksum(copy)});
+}
+
+void Proof::look_at_given() {
+  const auto now = torch::autograd::get_current_node();
+  std::erase_if(given_, [&](const Given& given) {
+    if (given.node == now.get()) return false;
+    if (checksum(given.copy) != given.before) site_->suspect(mixed(given.name, kGiven));
+    return true;
+  });
+}
+
+}  // namespace snug::tape
