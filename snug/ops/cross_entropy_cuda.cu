@@ -53,8 +53,10 @@ __global__ void __launch_bounds__(kThreads) cross_entropy(CrossEntropy loss) {
     float most = values[0];
     for (int i = 1; i < kCount; ++i) most = fmaxf(most, values[i]);
     Exponentials here{fmaxf(mine.most, most), 0};
-    here.sum = mine.sum * __expf(mine.most - here.most);
-    for (int i = 0; i < kCount; ++i) here.sum += __expf(values[i] - here.most);
+    // So far all may be -inf, which is not to be taken from itself. NaN is seen.
+    const float base = here.most == -INFINITY ? 0 : here.most;
+    here.sum = mine.sum * __expf(mine.most - base);
+    for (int i = 0; i < kCount; ++i) here.sum += __expf(values[i] - base);
     mine = here;
   }
   for (std::int64_t at = whole + threadIdx.x; at < loss.vocabulary; at += kThreads)
@@ -65,17 +67,17 @@ __global__ void __launch_bounds__(kThreads) cross_entropy(CrossEntropy loss) {
   if (threadIdx.x == 0) loss.losses[blockIdx.x] = (all.most + logf(all.sum) - wanted) * loss.scale;
   if (!loss.wants_grad) return;
 
-  const float share = loss.scale / all.sum;
+  const float share = loss.grad_scale / all.sum;
   for (std::int64_t at = threadIdx.x * kCount; at < whole; at += kThreads * kCount) {
     float values[kCount];
     load(row + at, values);
     for (int i = 0; i < kCount; ++i)
-      values[i] = __expf(values[i] - all.most) * share - (at + i == target ? loss.scale : 0);
+      values[i] = __expf(values[i] - all.most) * share - (at + i == target ? loss.grad_scale : 0);
     store(values, row + at);
   }
   for (std::int64_t at = whole + threadIdx.x; at < loss.vocabulary; at += kThreads)
     row[at] = static_cast<T>(__expf(static_cast<float>(row[at]) - all.most) * share -
-                             (at == target ? loss.scale : 0));
+                             (at == target ? loss.grad_scale : 0));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ struct CrossEntropy {
   const std::int64_t* targets = nullptr;
   float* losses = nullptr;  // one per row
   std::int64_t rows = 0, vocabulary = 0, ignore_index = 0;
-  float scale = 1;
+  float scale = 1, grad_scale = 1;  // of the losses, of the gradient
   bool wants_grad = true;
   KernelDtype dtype{};
 };

@@ -31,7 +31,8 @@ std::int64_t usual_rows(std::int64_t vocabulary, at::ScalarType dtype) {
   return static_cast<std::int64_t>(std::max<std::uint64_t>(kPieceBytes / row_bytes, 1));
 }
 
-// What was made, times what comes from behind the loss. Where it was made, unless it is needed again.
+// What was made, times what comes from behind the loss, less what it was lifted by. Where it was made, unless
+// it is needed again.
 at::Tensor hand_out(c10::IValue& made, at::Tensor factor) {
   if (!made.isTensor()) return {};
   // CUDA rounds a factor without dimensions to the dtype of what it multiplies.
@@ -52,6 +53,8 @@ class LinearCrossEntropyFunction : public torch::autograd::Function<LinearCrossE
     auto [loss, grad_hidden, grad_weight] = linear_cross_entropy_with_grads(
         hidden, weight, targets, scale, ignore_index, rows_at_a_time, hidden_grad, weight_grad);
     // Not among the saved tensors: there is nothing to choose about them.
+    if (hidden.scalar_type() == at::kHalf)
+      context->saved_data["lift"] = gradient_lift(scale, hidden.size(0), at::kHalf);
     if (hidden_grad) context->saved_data["grad_hidden"] = grad_hidden;
     if (weight_grad) context->saved_data["grad_weight"] = grad_weight;
     return loss;
@@ -62,9 +65,10 @@ class LinearCrossEntropyFunction : public torch::autograd::Function<LinearCrossE
     auto& made = context->saved_data;
     check(made["grad_hidden"].isTensor() || made["grad_weight"].isTensor(),
           "linear_cross_entropy: a second backward through a graph that the first did not retain");
+    const at::Tensor factor = made["lift"].isDouble() ? grads[0] / made["lift"].toDouble() : grads[0];
     variable_list results(8);  // one per argument
-    results[0] = hand_out(made["grad_hidden"], grads[0]);
-    results[1] = hand_out(made["grad_weight"], grads[0]);
+    results[0] = hand_out(made["grad_hidden"], factor);
+    results[1] = hand_out(made["grad_weight"], factor);
     return results;
   }
 };
@@ -98,6 +102,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> by_aten(const at::Tensor& hidden,
         hidden, weight, targets, rows_at_a_time, at::kFloat, hidden_grad, weight_grad,
         [](at::Tensor&& logits, const at::Tensor&, const at::Tensor&) { return std::move(logits); });
   const at::ScalarType sums = at::toOpMathType(hidden.scalar_type());
+  const double lift = gradient_lift(scale, hidden.size(0), hidden.scalar_type());
   return in_pieces(hidden, weight, targets, rows_at_a_time, sums, hidden_grad, weight_grad,
                    [&](at::Tensor&& given, const at::Tensor& wanted, const at::Tensor& losses) {
                      at::Tensor logits = std::exchange(given, at::Tensor()).to(sums);
@@ -110,6 +115,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> by_aten(const at::Tensor& hidden,
                      at::Tensor sum = logits.exp_().sum({1}, /*keepdim=*/true);
                      losses.add_(sum.log().squeeze_(1)).mul_(factor.squeeze(1));
                      if (!hidden_grad && !weight_grad) return logits;
+                     if (lift != 1) factor.mul_(lift);
                      logits.mul_(sum.reciprocal_().mul_(factor));
                      logits.scatter_add_(1, column, sum.copy_(factor).neg_());
                      return logits.to(hidden.scalar_type());

@@ -4,7 +4,8 @@
 //
 // The gradients are made together with the loss, while each piece of the logits is there, and handed out by
 // the backward: they exist from the forward on, and nothing of it runs again.
-// Without grad mode only the loss is made.
+// Without grad mode only the loss is made. In fp16 a loss scale may be part of `scale` or multiply the loss:
+// both give the gradients all that fp16 can hold of them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +18,7 @@
 namespace snug::ops {
 
 struct LinearCrossEntropyOptions {
-  double scale = 1;                  // of the sum over all targets, and of the gradients: a loss scaler's too
+  double scale = 1;                  // of the sum over all targets, and of the gradients
   std::int64_t ignore_index = -100;  // such targets count for nothing
   std::int64_t rows_at_a_time = 0;   // 0: as many as make logits of 512 MiB
 };
@@ -32,7 +33,8 @@ SNUG_API at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Ten
 SNUG_API std::int64_t usual_pieces(std::int64_t rows, std::int64_t vocabulary, at::ScalarType dtype);
 
 // The operator itself, below autograd: (loss, grad_hidden, grad_weight), the latter two undefined unless
-// asked for. hidden is [rows, in], targets [rows].
+// asked for. hidden is [rows, in], targets [rows]. In fp16 the gradients are larger, see Note [Gradients
+// before their scale].
 SNUG_API std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_with_grads(
     const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets, double scale,
     std::int64_t ignore_index, std::int64_t rows_at_a_time, bool hidden_grad, bool weight_grad);

@@ -7,10 +7,24 @@
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 #include <utility>
 
 namespace snug::ops {
+
+// Note [Gradients before their scale]
+// The gradients are made before anyone knows what the loss will be multiplied by, and fp16 has no numbers for
+// them at a mean's scale. So they are lifted by a power of two, which hand_out() takes off again in fp32, to
+// about 4096 over the rows, unless the scale that was asked for is above that. More would be finer, but what
+// overflows here no smaller loss scale mends: as it is, an element of the weight's gradient has to be 16 in
+// the mean over the rows, or one of the weight 8 times their number.
+inline double gradient_lift(double scale, std::int64_t rows, at::ScalarType dtype) {
+  constexpr double kHeld = 4096, kMostLift = 0x1p100;  // whose inverse fp32 has
+  const double missing = kHeld / static_cast<double>(rows) / std::abs(scale);
+  if (dtype != at::kHalf || !(missing > 1)) return 1;
+  return std::min(std::exp2(std::floor(std::log2(missing))), kMostLift);
+}
 
 // `piece(logits, targets, losses)` puts the loss of each row into losses and returns the logits' gradient,
 // which may be where the logits were.

@@ -112,7 +112,8 @@ inline int threads_for(int hidden, int per_thread) {
 }
 
 // Calls use(integral constant) with the number of parts that a thread takes, `least` or more, so that at most
-// `most_threads` hold a row.
+// `most_threads` hold a row. Of the widest rows a thread takes 64 elements, far more than its registers hold:
+// 512 threads take the 32,768 that norm_launch.h allows.
 template <int kCount, class Use>
 cudaError_t with_parts(int hidden, int least, int most_threads, Use use) {
   const auto fits = [&](int parts) {
@@ -122,8 +123,8 @@ cudaError_t with_parts(int hidden, int least, int most_threads, Use use) {
   if (fits(2)) return use(std::integral_constant<int, 2>{});
   if (fits(4)) return use(std::integral_constant<int, 4>{});
   if (fits(8)) return use(std::integral_constant<int, 8>{});
-  if constexpr (kCount == 1)
-    if (fits(64)) return use(std::integral_constant<int, 64>{});
+  if constexpr (kCount < 8)
+    if (fits(64 / kCount)) return use(std::integral_constant<int, 64 / kCount>{});
   return cudaErrorInvalidValue;
 }
 

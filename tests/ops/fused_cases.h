@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "snug/ops/embedding.h"
@@ -50,26 +51,43 @@ inline at::Tensor plain_loss(const at::Tensor& hidden, const at::Tensor& weight,
                                 targets.flatten(), {}, at::Reduction::Sum);
 }
 
+inline std::vector<FusedCase> norms_of(std::int64_t hidden) {
+  const auto random = [](at::IntArrayRef sizes) { return at::randn(sizes, at::kDouble); };
+  const std::string name = " of " + std::to_string(hidden);
+  std::vector<FusedCase> cases;
+  cases.push_back({"rms_norm" + name,
+                   {random({3, 5, hidden}), random({hidden})},
+                   [](const Tensors& in) { return Tensors{ops::rms_norm(in[0], in[1], 1e-5)}; },
+                   [](const Tensors& in) { return Tensors{plain_rms_norm(in[0], in[1])}; }});
+  cases.push_back({"add_rms_norm" + name,
+                   {random({7, hidden}), random({7, hidden}), random({hidden})},
+                   [](const Tensors& in) {
+                     auto [sum, out] = ops::add_rms_norm(in[0], in[1], in[2], 1e-5);
+                     return Tensors{sum, out};
+                   },
+                   [](const Tensors& in) {
+                     const at::Tensor sum = in[0] + in[1];
+                     return Tensors{sum, plain_rms_norm(sum, in[2])};
+                   }});
+  if (hidden == 1) return cases;  // whose layer norm is its bias
+  cases.push_back({"layer_norm" + name,
+                   {random({3, 5, hidden}) + 2, random({hidden}), random({hidden})},
+                   [](const Tensors& in) { return Tensors{ops::layer_norm(in[0], in[1], in[2], 1e-5)}; },
+                   [](const Tensors& in) { return Tensors{plain_layer_norm(in[0], in[1], in[2])}; }});
+  cases.push_back({"layer_norm without bias" + name,
+                   {random({7, hidden}), random({hidden})},
+                   [](const Tensors& in) { return Tensors{ops::layer_norm(in[0], in[1], {}, 1e-5)}; },
+                   [](const Tensors& in) { return Tensors{plain_layer_norm(in[0], in[1], {})}; }});
+  return cases;
+}
+
 inline std::vector<FusedCase> fused_cases() {
   at::manual_seed(11);
   const auto random = [](at::IntArrayRef sizes) { return at::randn(sizes, at::kDouble); };
   std::vector<FusedCase> cases;
-  for (const std::int64_t hidden : {1, 37, 64, 2048, 4104, 9000}) {
+  for (const std::int64_t hidden : {1, 5, 37, 64, 2048, 4104, 9000}) {
+    for (FusedCase& norm : norms_of(hidden)) cases.push_back(std::move(norm));
     const std::string name = " of " + std::to_string(hidden);
-    cases.push_back({"rms_norm" + name,
-                     {random({3, 5, hidden}), random({hidden})},
-                     [](const Tensors& in) { return Tensors{ops::rms_norm(in[0], in[1], 1e-5)}; },
-                     [](const Tensors& in) { return Tensors{plain_rms_norm(in[0], in[1])}; }});
-    cases.push_back({"add_rms_norm" + name,
-                     {random({7, hidden}), random({7, hidden}), random({hidden})},
-                     [](const Tensors& in) {
-                       auto [sum, out] = ops::add_rms_norm(in[0], in[1], in[2], 1e-5);
-                       return Tensors{sum, out};
-                     },
-                     [](const Tensors& in) {
-                       const at::Tensor sum = in[0] + in[1];
-                       return Tensors{sum, plain_rms_norm(sum, in[2])};
-                     }});
     cases.push_back({"swiglu" + name,
                      {random({2, 3, hidden}), random({2, 3, hidden})},
                      [](const Tensors& in) { return Tensors{ops::swiglu(in[0], in[1])}; },
@@ -81,17 +99,6 @@ inline std::vector<FusedCase> fused_cases() {
                          return Tensors{ops::gelu(in[0], tanh ? ops::GeluForm::Tanh : ops::GeluForm::Exact)};
                        },
                        [=](const Tensors& in) { return Tensors{at::gelu(in[0], tanh ? "tanh" : "none")}; }});
-  }
-  for (const std::int64_t hidden : {5, 37, 64, 2048, 4104, 9000}) {
-    const std::string name = " of " + std::to_string(hidden);
-    cases.push_back({"layer_norm" + name,
-                     {random({3, 5, hidden}) + 2, random({hidden}), random({hidden})},
-                     [](const Tensors& in) { return Tensors{ops::layer_norm(in[0], in[1], in[2], 1e-5)}; },
-                     [](const Tensors& in) { return Tensors{plain_layer_norm(in[0], in[1], in[2])}; }});
-    cases.push_back({"layer_norm without bias" + name,
-                     {random({7, hidden}), random({hidden})},
-                     [](const Tensors& in) { return Tensors{ops::layer_norm(in[0], in[1], {}, 1e-5)}; },
-                     [](const Tensors& in) { return Tensors{plain_layer_norm(in[0], in[1], {})}; }});
   }
   for (const auto token_type : {at::kInt, at::kLong})
     for (const std::int64_t hidden : {3, 64, 2056}) {
@@ -184,6 +191,63 @@ inline void expect_as_exact_as_torch(const std::function<at::Tensor(const at::Te
         EXPECT_LE(relative_error(ours[i], exact[i]), 2 * relative_error(torchs[i], exact[i]) + 1e-6)
             << fused.name << " " << dtype << ", result " << i;
     }
+}
+
+// Words are pushed down as far as fp16 can tell, whether a loss scale is part of the factor that the loss is
+// given or comes from behind it, and a scale that is too large is seen.
+inline void expect_gradients_survive_half(c10::Device device) {
+  at::manual_seed(3);
+  constexpr std::int64_t kRows = 256, kWords = 8192;
+  constexpr double kTargets = 16384, kLossScale = 65536;  // of a batch that this is a part of
+  const at::Tensor hidden = (at::randn({kRows, 64}) * 0.1).to(device, at::kHalf),
+                   weight = (at::randn({kWords, 64}) * 0.1).to(device, at::kHalf),
+                   targets = at::randint(kWords, {kRows}, at::kLong).to(device);
+  const auto grads = [&](at::ScalarType dtype, double inside, double outside) {
+    const at::Tensor h = hidden.to(dtype, false, /*copy=*/true).requires_grad_(),
+                     w = weight.to(dtype, false, /*copy=*/true).requires_grad_();
+    const at::Tensor loss =
+        ops::linear_cross_entropy(h, w, targets, {.scale = inside, .rows_at_a_time = 100});
+    (loss * outside).backward();
+    return Tensors{h.grad().to(at::kDouble), w.grad().to(at::kDouble), loss.detach() * outside};
+  };
+  const Tensors exact = grads(at::kFloat, kLossScale / kTargets, 1);
+  for (const Tensors& half : {grads(at::kHalf, kLossScale / kTargets, 1),
+                              grads(at::kHalf, 1 / kTargets, kLossScale), grads(at::kHalf, 1, 4)}) {
+    EXPECT_EQ(half[1].ne(0).any(1).sum().item<std::int64_t>(), kWords) << "words without a gradient";
+    for (std::size_t i = 0; i < exact.size(); ++i)
+      EXPECT_LT(relative_error(half[i], exact[i]), 3e-3) << "result " << i;
+  }
+  EXPECT_FALSE(grads(at::kHalf, 1 / kTargets, 1e12)[1].isfinite().all().item<bool>()) << "an overflow";
+}
+
+// Logits of -inf, blocks and single ones, are those of words that cannot come; a row of nothing else has no
+// loss, as with torch.
+inline void expect_minus_infinity_is_no_word(c10::Device device) {
+  at::manual_seed(4);
+  constexpr std::int64_t kRows = 6, kWords = 12'000;  // several turns of every thread
+  for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
+    at::Tensor hidden = at::randn({kRows, 16}).to(dtype), weight = (at::randn({kWords, 16}) * 0.3).to(dtype);
+    hidden.select(1, 0).fill_(1);  // so that a weight's first column is added to its word's logits
+    weight.select(1, 0).narrow(0, 0, 9000).fill_(-INFINITY);
+    weight.select(1, 0).narrow(0, 9011, 1).fill_(-INFINITY);
+    weight.select(1, 0).narrow(0, 10'000, 1024).fill_(-INFINITY);
+    const at::Tensor targets = at::randint(11'100, kWords, {kRows}, at::kLong);
+    const auto run = [&] {
+      const at::Tensor w = weight.to(device, dtype, false, /*copy=*/true).requires_grad_();
+      const at::Tensor loss = ops::linear_cross_entropy(hidden.to(device), w, targets.to(device));
+      loss.backward();
+      return Tensors{loss.detach().to(at::kCPU, at::kDouble), w.grad().to(at::kCPU, at::kDouble)};
+    };
+    const Tensors ours = run();
+    const at::Tensor w = weight.to(at::kDouble).requires_grad_();
+    const at::Tensor loss = plain_loss(hidden.to(at::kDouble), w, targets);
+    loss.backward();
+    EXPECT_LT(relative_error(ours[0], loss.detach()), 1e-2) << dtype;
+    EXPECT_LT(relative_error(ours[1], w.grad()), 1e-2) << dtype;
+    EXPECT_TRUE(ours[1].narrow(0, 0, 9000).eq(0).all().item<bool>()) << dtype;
+    weight.select(1, 0).fill_(-INFINITY);
+    EXPECT_TRUE(run()[0].isnan().item<bool>()) << dtype << ": a row of -inf alone";
+  }
 }
 
 }  // namespace snug::testing

@@ -66,6 +66,27 @@ TEST_F(FusedCuda, ManyRows) {
   }
 }
 
+TEST_F(FusedCuda, NormsTakeTheWidestRowsInFp32) {
+  for (const std::int64_t hidden : {16'384, 16'388, 20'480, 32'764, 32'767, 32'768})
+    for (const FusedCase& norm : norms_of(hidden)) {
+      const Tensors ours = run_fused(norm.fused, norm.inputs,
+                                     [](const at::Tensor& tensor) { return tensor.to(at::kFloat).cuda(); });
+      const Tensors exact = run_fused(norm.plain, norm.inputs, [](const at::Tensor& tensor) {
+        return tensor.to(at::kFloat).to(at::kDouble);
+      });
+      for (std::size_t i = 0; i < ours.size(); ++i)
+        EXPECT_LE(relative_error(ours[i], exact[i]), 2e-6) << norm.name << ", result " << i;
+    }
+}
+
+TEST_F(FusedCuda, AHalfLossMayBeScaledInsideOrOutside) {
+  expect_gradients_survive_half(at::kCUDA);
+}
+
+TEST_F(FusedCuda, ALossTakesBlocksOfMinusInfinity) {
+  expect_minus_infinity_is_no_word(at::kCUDA);
+}
+
 // More elements than an int counts, on both sides of the first that it does not.
 constexpr std::int64_t kHidden = 4096, kManyRows = (std::int64_t{1} << 31) / kHidden + 8, kLastRows = 16;
 

@@ -146,6 +146,14 @@ TEST(FusedOperators, ALossMayBePartOfAnotherAndBeRetained) {
   EXPECT_THROW(once.backward(), Error);
 }
 
+TEST(FusedOperators, AHalfLossMayBeScaledInsideOrOutside) {
+  expect_gradients_survive_half(at::kCPU);
+}
+
+TEST(FusedOperators, ALossTakesBlocksOfMinusInfinity) {
+  expect_minus_infinity_is_no_word(at::kCPU);
+}
+
 TEST(FusedOperators, RefuseWhatTheyCannotDo) {
   const at::Tensor x = at::ones({2, 4}), weight = at::ones({4});
   EXPECT_THROW(rms_norm(x, at::ones({5}), 1e-5), Error);
