@@ -22,7 +22,8 @@ Store::Store(c10::Device device, const StoreOptions& options)
   if (options.reserve_bytes > 0) arena_.reserve(options.reserve_bytes);
 }
 
-std::shared_ptr<Store> Store::shared(c10::Device device) {
+std::shared_ptr<Store> Store::shared(c10::Device given) {
+  const c10::Device device = Link::open(given)->device();  // with its index
   static std::mutex mutex;
   static auto* const stores =
       new std::map<std::string, std::shared_ptr<Store>>;  // a graph may outlive main()

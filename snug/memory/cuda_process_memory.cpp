@@ -1,12 +1,13 @@
 #include "snug/memory/cuda_process_memory.h"
 
+#include <ATen/Context.h>
 #include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
 
@@ -19,13 +20,9 @@ namespace snug::memory {
 
 namespace {
 
-struct Before {
-  bool known = false;
-  std::uint64_t used = 0;
-};
-std::array<Before, 64>& before_context() {
-  static std::array<Before, 64> used;
-  return used;
+std::optional<NvmlMemory>& before_context(c10::DeviceIndex device) {
+  static std::array<std::optional<NvmlMemory>, 64> before;
+  return before.at(device);
 }
 
 std::string pci_bus_id(c10::DeviceIndex device) {
@@ -37,9 +34,11 @@ std::string pci_bus_id(c10::DeviceIndex device) {
 }  // namespace
 
 void note_memory_before_context(c10::DeviceIndex device) {
-  Before& before = before_context().at(device);
-  if (before.known) return;  // by now our own context is there
-  if (auto used = nvml_used_bytes(pci_bus_id(device))) before = {true, *used};
+  std::optional<NvmlMemory>& before = before_context(device);
+  if (before) return;  // by now our own context is there
+  const auto now = nvml_memory(pci_bus_id(device));
+  // Later than that it helps only where the driver says what is ours.
+  if (now && (now->own || !c10::cuda::hasPrimaryContext(device))) before = now;
 }
 
 ProcessMemory cuda_process_memory(c10::DeviceIndex device) {
@@ -47,20 +46,21 @@ ProcessMemory cuda_process_memory(c10::DeviceIndex device) {
   ProcessMemory memory{.allocated_bytes = current_bytes(stats.allocated_bytes),
                        .reserved_bytes = current_bytes(stats.reserved_bytes),
                        .retries = stats.num_alloc_retries};
-  if (auto own = nvml_process_bytes(pci_bus_id(device))) {
-    memory.process_bytes = *own;
-    memory.source = "driver, this process";
+  note_memory_before_context(device);
+  const auto now = nvml_memory(pci_bus_id(device));
+  if (const auto& before = before_context(device); now && before) {
+    memory.process_bytes = seen_from_outside(*before, *now);
+    memory.source = now->own ? "driver, this process" : "driver, whole device less what was used before";
     return memory;
   }
   const CudaDevice whole = cuda_device(device);
-  const Before& before = before_context().at(device);
-  const std::uint64_t used = whole.memory_bytes - whole.free_bytes;
-  memory.process_bytes = used - (before.known ? std::min(before.used, used) : 0);
-  memory.source = before.known ? "driver, whole device less what was used before" : "driver, whole device";
+  memory.process_bytes = whole.memory_bytes - whole.free_bytes;
+  memory.source = "driver, whole device";
   return memory;
 }
 
 CudaDevice cuda_device(c10::DeviceIndex device) {
+  note_memory_before_context(device);  // which what follows makes
   cudaDeviceProp properties{};
   C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
   c10::cuda::CUDAGuard guard(device);
@@ -91,11 +91,13 @@ bool let_cuda_segments_grow(bool grow) {
   return before;
 }
 
-void cap_cuda_allocator(c10::DeviceIndex device, std::optional<std::uint64_t> bytes) {
-  const auto total = static_cast<double>(cuda_device(device).memory_bytes);
-  constexpr double kRounding = 4096;  // torch multiplies again; far below the pages it takes
-  const double fraction = bytes ? (static_cast<double>(*bytes) + kRounding) / total : 1;
-  c10::cuda::CUDACachingAllocator::setMemoryFraction(std::min(fraction, 1.0), device);
+double cuda_allocator_share(c10::DeviceIndex device) {
+  at::globalContext().lazyInitDevice(at::kCUDA);
+  return c10::cuda::CUDACachingAllocator::getMemoryFraction(device);
+}
+
+void cap_cuda_allocator(c10::DeviceIndex device, double share) {
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(share, device);
 }
 
 void empty_cuda_cache() {

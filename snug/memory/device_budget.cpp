@@ -2,17 +2,15 @@
 
 #include <algorithm>
 
+#include "snug/base/bytes.h"
 #include "snug/base/error.h"
+#include "snug/hooks/device.h"
 
 namespace snug::memory {
 
 namespace {
 
 constexpr std::uint64_t kWorthSaying = 64_MiB;
-
-c10::DeviceIndex index(c10::Device device) {
-  return std::max<c10::DeviceIndex>(device.index(), 0);
-}
 
 std::uint64_t below(std::uint64_t a, std::uint64_t b) {
   return a > b ? a - b : 0;
@@ -22,30 +20,33 @@ std::uint64_t below(std::uint64_t a, std::uint64_t b) {
 
 DeviceBudget::DeviceBudget(c10::Device device, std::optional<std::uint64_t> budget_bytes,
                            std::uint64_t outside_bytes)
-    : device_(device), budget_(budget_bytes), outside_bytes_(outside_bytes) {
-  if (!device_.is_cuda()) return;
+    : device_(hooks::with_index(device)), budget_(budget_bytes), outside_bytes_(outside_bytes) {
+  if (!device_.is_cuda() || !budget_) return;
+  share_before_ = cuda_allocator_share(device_.index());
   outside_bytes_ = std::max(outside_bytes_, process_memory(device_).outside_bytes());
   cap();
 }
 
 DeviceBudget::~DeviceBudget() {
-  if (!device_.is_cuda()) return;
+  if (!device_.is_cuda() || !budget_) return;
   try {
-    cap_cuda_allocator(index(device_), std::nullopt);
+    cap_cuda_allocator(device_.index(), share_before_);
   } catch (const std::exception&) {  // the device failed, and whoever uses it next will say so
   }
 }
 
 void DeviceBudget::cap() {
-  if (budget_)
-    check(outside_bytes_ < *budget_, "the budget of ", format_bytes(*budget_),
-          " is below what CUDA itself takes (", format_bytes(outside_bytes_), ")");
-  cap_cuda_allocator(index(device_), budget_ ? std::optional(*budget_ - outside_bytes_) : std::nullopt);
+  check(outside_bytes_ < *budget_, "the budget of ", format_bytes(*budget_),
+        " is below what CUDA itself takes (", format_bytes(outside_bytes_), ")");
+  constexpr std::uint64_t kRounding = 4_KiB;  // torch multiplies again; far below the pages it takes
+  const double share = static_cast<double>(*budget_ - outside_bytes_ + kRounding) /
+                       static_cast<double>(cuda_device(device_.index()).memory_bytes);
+  cap_cuda_allocator(device_.index(), std::min(share, share_before_));
 }
 
 void DeviceBudget::require(std::uint64_t process_bytes) const {
   if (!device_.is_cuda()) return;
-  const CudaDevice device = cuda_device(index(device_));
+  const CudaDevice device = cuda_device(device_.index());
   const std::uint64_t there = device.free_bytes + process_memory(device_).process_bytes;
   if (process_bytes <= there) return;
   throw RunError(concat("this step needs ", format_bytes(process_bytes), " of ", device.name, ", where ",
@@ -77,7 +78,7 @@ std::string DeviceBudget::check_outside(const ProcessMemory& memory) {
 
 std::string DeviceBudget::check_others(const ProcessMemory& memory) {
   const std::uint64_t allowed = below(*budget_, memory.process_bytes);
-  const std::uint64_t free = cuda_device(index(device_)).free_bytes;
+  const std::uint64_t free = cuda_device(device_.index()).free_bytes;
   const std::uint64_t missing = below(allowed, free);
   if (missing < said_missing_ + kWorthSaying) return "";
   said_missing_ = missing;
@@ -88,7 +89,7 @@ std::string DeviceBudget::check_others(const ProcessMemory& memory) {
 
 std::string what_others_hold(c10::Device device) {
   if (!device.is_cuda()) return "";
-  const CudaDevice memory = cuda_device(index(device));
+  const CudaDevice memory = cuda_device(hooks::with_index(device).index());
   const std::uint64_t used = below(memory.memory_bytes, memory.free_bytes);
   const std::uint64_t others = below(used, process_memory(device).process_bytes);
   if (others < kWorthSaying) return "";

@@ -13,27 +13,19 @@
 #include <optional>
 #include <string>
 
-#include "snug/base/bytes.h"
 #include "snug/base/export.h"
 #include "snug/memory/process_memory.h"
 
 namespace snug::memory {
 
-// Context, cuBLAS, cuDNN and kernels are loaded as they are first used: 0.74 GiB on an H200 after a step of a
-// Llama-like model.
-inline constexpr std::uint64_t kUsualOutside = 922_MiB;
-// A plan written by hand, and no plan, say nothing of it.
-inline std::uint64_t outside_or_usual(std::uint64_t planned_bytes) {
-  return planned_bytes > 0 ? planned_bytes : kUsualOutside;
-}
-
 class SNUG_API DeviceBudget {
  public:
-  // `outside_bytes`: what will be held beside torch's allocator once everything is loaded. Throws Error if
-  // the budget is below that. Without a budget the allocator may take the whole device.
+  // `outside_bytes`: what will be held beside torch's allocator once everything is loaded, if that is more
+  // than now. Throws Error if the budget is below that. A lower cap that is there stays. Without a budget the
+  // allocator takes what it might before.
   DeviceBudget(c10::Device device, std::optional<std::uint64_t> budget_bytes,
-               std::uint64_t outside_bytes = kUsualOutside);
-  ~DeviceBudget();                             // the allocator may take the whole device again
+               std::uint64_t outside_bytes = 0);
+  ~DeviceBudget();                             // the cap is what it was
   DeviceBudget(const DeviceBudget&) = delete;  // it is a stretch of time
   DeviceBudget& operator=(const DeviceBudget&) = delete;
 
@@ -51,6 +43,7 @@ class SNUG_API DeviceBudget {
 
   const c10::Device device_;
   const std::optional<std::uint64_t> budget_;
+  double share_before_ = 1;  // of the device, for torch's allocator
   std::uint64_t outside_bytes_;
   std::uint64_t said_missing_ = 0;  // of what other processes hold
 };

@@ -24,7 +24,10 @@ std::string why_no_cuda_device() {
 bool let_cuda_segments_grow(bool) {
   no_cuda();
 }
-void cap_cuda_allocator(c10::DeviceIndex, std::optional<std::uint64_t>) {
+double cuda_allocator_share(c10::DeviceIndex) {
+  no_cuda();
+}
+void cap_cuda_allocator(c10::DeviceIndex, double) {
   no_cuda();
 }
 void empty_cuda_cache() {

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <map>
 #include <vector>
 
 namespace snug::memory {
@@ -27,7 +28,8 @@ using Device = void*;
 struct Nvml {
   int (*handle)(const char*, Device*) = nullptr;
   int (*memory)(Device, Memory*) = nullptr;
-  int (*processes)(Device, unsigned*, ProcessInfo*) = nullptr;
+  using Processes = int (*)(Device, unsigned*, ProcessInfo*);
+  Processes computing = nullptr, drawing = nullptr;
 
   Nvml() {
     void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -36,8 +38,8 @@ struct Nvml {
     if (!init || init() != kSuccess) return;
     handle = reinterpret_cast<decltype(handle)>(dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2"));
     memory = reinterpret_cast<decltype(memory)>(dlsym(library, "nvmlDeviceGetMemoryInfo"));
-    processes =
-        reinterpret_cast<decltype(processes)>(dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3"));
+    computing = reinterpret_cast<Processes>(dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3"));
+    drawing = reinterpret_cast<Processes>(dlsym(library, "nvmlDeviceGetGraphicsRunningProcesses_v3"));
   }
 
   std::optional<Device> device(const std::string& pci_bus_id) const {
@@ -52,25 +54,33 @@ const Nvml& nvml() {
   return library;
 }
 
+// By pid. One that computes and draws is in both lists.
+void add_processes(Nvml::Processes list_processes, Device device, std::map<unsigned, std::uint64_t>& bytes) {
+  if (!list_processes) return;
+  unsigned count = 64;
+  std::vector<ProcessInfo> list(count);
+  if (list_processes(device, &count, list.data()) != kSuccess) return;
+  for (unsigned i = 0; i < count; ++i)
+    if (list[i].used_bytes != kNotAvailable) bytes[list[i].pid] = list[i].used_bytes;
+}
+
 }  // namespace
 
-std::optional<std::uint64_t> nvml_used_bytes(const std::string& pci_bus_id) {
+std::optional<NvmlMemory> nvml_memory(const std::string& pci_bus_id) {
   const auto device = nvml().device(pci_bus_id);
   Memory memory{};
   if (!device || !nvml().memory || nvml().memory(*device, &memory) != kSuccess) return std::nullopt;
-  return memory.used;
-}
-
-std::optional<std::uint64_t> nvml_process_bytes(const std::string& pci_bus_id) {
-  const auto device = nvml().device(pci_bus_id);
-  if (!device || !nvml().processes) return std::nullopt;
-  unsigned count = 64;
-  std::vector<ProcessInfo> list(count);
-  if (nvml().processes(*device, &count, list.data()) != kSuccess) return std::nullopt;
-  for (unsigned i = 0; i < count; ++i)
-    if (list[i].pid == static_cast<unsigned>(getpid()) && list[i].used_bytes != kNotAvailable)
-      return list[i].used_bytes;
-  return std::nullopt;
+  std::map<unsigned, std::uint64_t> processes;
+  add_processes(nvml().drawing, *device, processes);
+  add_processes(nvml().computing, *device, processes);
+  NvmlMemory found{.used = memory.used};
+  for (const auto& [pid, bytes] : processes) {
+    if (pid == static_cast<unsigned>(getpid()))
+      found.own = bytes;
+    else
+      found.others += bytes;
+  }
+  return found;
 }
 
 }  // namespace snug::memory

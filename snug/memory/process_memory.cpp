@@ -4,12 +4,13 @@
 
 #include <fstream>
 
+#include "snug/hooks/device.h"
 #include "snug/memory/cuda_process_memory.h"
 
 namespace snug::memory {
 
 ProcessMemory process_memory(c10::Device device, std::uint64_t live_bytes) {
-  if (device.is_cuda()) return cuda_process_memory(device.index() < 0 ? 0 : device.index());
+  if (device.is_cuda()) return cuda_process_memory(hooks::with_index(device).index());
   std::ifstream statm("/proc/self/statm");
   std::uint64_t total_pages = 0, resident_pages = 0;
   statm >> total_pages >> resident_pages;

@@ -5,7 +5,6 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "snug/base/export.h"
@@ -16,7 +15,7 @@ struct ProcessMemory {
   std::uint64_t allocated_bytes = 0;  // live tensors
   std::uint64_t reserved_bytes =
       0;  // held by torch's allocator: allocated + cached. On the CPU nothing is cached
-  std::uint64_t process_bytes = 0;  // as the driver (CUDA) or the kernel (CPU: resident set) reports it
+  std::uint64_t process_bytes = 0;  // CUDA: as one sees it who looks at the device; CPU: the resident set
   std::string source;               // where process_bytes comes from
   std::int64_t retries = 0;  // how often torch's allocator had to give back its cache to meet a request
 
@@ -29,8 +28,8 @@ struct ProcessMemory {
 // `live_bytes`: the tracker's account of a CPU device; unused on CUDA, where torch keeps its own.
 SNUG_API ProcessMemory process_memory(c10::Device device, std::uint64_t live_bytes = 0);
 
-// Call before the first use of CUDA: what other processes hold then is taken off when the driver cannot name
-// ours.
+// Before this process has a context there: what is used then is not ours. Called by all that is below; call
+// it before a first use of CUDA that is not through them.
 SNUG_API void note_memory_before_context(c10::DeviceIndex device);
 
 struct CudaDevice {
@@ -48,8 +47,10 @@ SNUG_API std::string why_no_cuda_device();
 // stands. Returns what was before.
 SNUG_API bool let_cuda_segments_grow(bool grow);
 
-// The most that torch's allocator may hold; nothing: the whole device, as at first. See device_budget.h.
-SNUG_API void cap_cuda_allocator(c10::DeviceIndex device, std::optional<std::uint64_t> bytes);
+// The share of the device's memory that torch's allocator may hold: all of it, 1, at first. See
+// device_budget.h.
+SNUG_API double cuda_allocator_share(c10::DeviceIndex device);
+SNUG_API void cap_cuda_allocator(c10::DeviceIndex device, double share);
 SNUG_API void empty_cuda_cache();
 
 }  // namespace snug::memory

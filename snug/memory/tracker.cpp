@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "snug/base/error.h"
+#include "snug/hooks/device.h"
 #include "snug/memory/account.h"
 #include "snug/memory/cuda_tracker.h"
 #include "snug/memory/device_allocator.h"
@@ -108,10 +109,11 @@ class Tracker::Impl {
     return with_account_quietly([](Account& account) { return account.ledger().live(account.names()); });
   }
 
-  explicit Impl(const TrackerOptions& options) : account_(options.sink), device_(options.device) {
+  explicit Impl(const TrackerOptions& options)
+      : account_(options.sink), device_(hooks::with_index(options.device)) {
     if (device_.is_cuda()) {
       check(!options.budget_bytes, "a tracker does not limit CUDA memory: cap torch's allocator instead");
-      cuda_ = CudaTracker::attach(*queue_, device_.index() < 0 ? 0 : device_.index());
+      cuda_ = CudaTracker::attach(*queue_, device_.index());
     } else {
       const std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max() / 2;
       host_.emplace(queue_, device_.type(), options.budget_bytes.value_or(unlimited),

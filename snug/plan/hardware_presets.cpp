@@ -27,8 +27,6 @@ constexpr double kCopySlowdown = 0.07;
 // DDR5, half of that.
 constexpr double kAdamServer = 3.6e9;
 constexpr double kAdamDesktop = 1.8e9;
-constexpr std::uint64_t kOutside =
-    922_MiB;                     // an H200's 0.74 GiB after a step of a Llama-like model, and some
 constexpr double kDisk = 1.4e9;  // measured on that machine
 
 constexpr std::uint64_t gib(double count) {
@@ -69,7 +67,7 @@ Hardware from_data_sheet(const DataSheet& sheet) {
       .name = sheet.name,
       .is_gpu = true,
       .memory_bytes = gib(sheet.memory_gib),
-      .outside_bytes = kOutside,
+      .outside_bytes = kUsualOutside,
       .host_bytes = gib(sheet.host_gib),
       .matmul_flops_fp32 = kMatmulShare * sheet.fp32,
       .matmul_flops_bf16 = kMatmulShare * sheet.bf16,

@@ -3,11 +3,11 @@
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <system_error>
 
 #include "snug/base/error.h"
+#include "snug/hooks/device.h"
 #include "snug/memory/process_memory.h"
 #include "snug/session/host_probe.h"
 
@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 memory::CudaDevice cuda_device(c10::Device device) {
-  return memory::cuda_device(std::max<c10::DeviceIndex>(device.index(), 0));
+  return memory::cuda_device(hooks::with_index(device).index());
 }
 
 bool is_here(c10::Device device) {

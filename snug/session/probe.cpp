@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "snug/base/error.h"
+#include "snug/hooks/device.h"
 #include "snug/memory/process_memory.h"
 #include "snug/ops/attention.h"
 #include "snug/ops/kernel_image.h"
@@ -125,7 +126,7 @@ LinkRates link_rates(const ProbeOptions& options) {
 
 ProbeOptions complete(ProbeOptions options) {
   const bool is_gpu = options.device.is_cuda();
-  if (is_gpu && !options.device.has_index()) options.device = c10::Device(c10::kCUDA, 0);
+  options.device = hooks::with_index(options.device);
   if (options.tokens.empty())
     options.tokens = is_gpu ? std::vector<std::int64_t>{4096, 32768} : std::vector<std::int64_t>{256};
   const std::string missing = ops::missing_attention_kernel(

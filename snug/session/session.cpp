@@ -87,10 +87,10 @@ class Session::Impl {
         hardware_(options.hardware ? *options.hardware : session::hardware_of(options.device)),
         threads_(plan_),
         segments_(options.device),
-        budget_(options.device, plan_.budget_bytes, memory::outside_or_usual(plan_.predicted.outside_bytes)),
         tracker_(
             {.device = options.device,
              .budget_bytes = options.device.is_cuda() ? std::nullopt : std::optional(plan_.budget_bytes)}),
+        budget_(options.device, plan_.budget_bytes, plan::outside_or_usual(plan_.predicted.outside_bytes)),
         stage_(options.lean_at_first.value_or(options.device.is_cuda()) ? Stage::First : Stage::Planned),
         recording_(stage_ == Stage::First ? tape::Fates::recompute() : session::planned_fates(plan_),
                    {.describe = true,
@@ -198,8 +198,8 @@ class Session::Impl {
   const plan::Hardware hardware_;
   ThreadCount threads_;
   GrowingSegments segments_;
-  memory::DeviceBudget budget_;
-  memory::Tracker tracker_;
+  memory::Tracker tracker_;      // refuses a second session before that one
+  memory::DeviceBudget budget_;  // touches the first one's cap
   capture::Sketcher sketcher_{tracker_};
   hooks::OperatorListenerGuard sketcher_guard_{sketcher_};
   Stage stage_;

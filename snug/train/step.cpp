@@ -10,14 +10,15 @@
 #include <algorithm>
 
 #include "snug/base/error.h"
+#include "snug/hooks/device.h"
 #include "snug/io/training_state.h"
-#include "snug/memory/device_budget.h"
 #include "snug/memory/process_memory.h"
 #include "snug/models/weights.h"
 #include "snug/ops/kernel_image.h"
 #include "snug/optim/adamw.h"
 #include "snug/optim/clip.h"
 #include "snug/optim/sgd.h"
+#include "snug/plan/hardware.h"
 #include "snug/session/planned_fates.h"
 
 namespace snug::train {
@@ -70,7 +71,7 @@ io::TokenDataset open_data(const TrainConfig& config) {
 
 void prepare(c10::Device device) {
   if (!device.is_cuda()) return;
-  const c10::DeviceIndex index = std::max<c10::DeviceIndex>(device.index(), 0);
+  const c10::DeviceIndex index = hooks::with_index(device).index();
   memory::note_memory_before_context(index);
   const std::string missing = ops::missing_kernel_image(index);
   check(missing.empty(), missing);
@@ -159,7 +160,7 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
 }
 
 std::uint64_t expected_outside(const TrainConfig& config) {
-  return memory::outside_or_usual(config.plan ? config.plan->predicted.outside_bytes : 0);
+  return plan::outside_or_usual(config.plan ? config.plan->predicted.outside_bytes : 0);
 }
 
 std::int64_t meta_passes(const TrainConfig& config) {

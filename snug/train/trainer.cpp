@@ -9,6 +9,7 @@
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
+#include "snug/hooks/device.h"
 #include "snug/memory/device_budget.h"
 #include "snug/memory/out_of_budget.h"
 #include "snug/models/weights.h"
@@ -105,8 +106,7 @@ std::shared_ptr<host::Store> make_store(const TrainConfig& config, std::uint64_t
 }
 
 std::uint64_t device_bytes(c10::Device device) {
-  return device.is_cuda() ? memory::cuda_device(std::max<c10::DeviceIndex>(device.index(), 0)).memory_bytes
-                          : 0;
+  return device.is_cuda() ? memory::cuda_device(hooks::with_index(device).index()).memory_bytes : 0;
 }
 
 double median_after_first(std::vector<double> seconds) {

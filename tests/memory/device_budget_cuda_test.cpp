@@ -1,12 +1,16 @@
 // A process held to its share of a GPU. Skips loudly where there is no GPU.
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 
+#include "snug/base/bytes.h"
 #include "snug/base/error.h"
+#include "snug/host/arena.h"
 #include "snug/memory/device_budget.h"
+#include "snug/plan/planner.h"
 
 namespace snug::memory {
 namespace {
@@ -54,6 +58,24 @@ TEST_F(DeviceBudgetCuda, LeavesNoCapBehind) {
   EXPECT_NO_THROW(on_device(2_GiB));
 }
 
+TEST_F(DeviceBudgetCuda, PutsBackTheCapThatWas) {
+  cap_cuda_allocator(0, 0.5);
+  { const DeviceBudget budget(kDevice, outside_ + 1_GiB, outside_); }
+  EXPECT_NEAR(cuda_allocator_share(0), 0.5, 1e-6);
+  cap_cuda_allocator(0, 1);
+}
+
+TEST_F(DeviceBudgetCuda, ALowerCapStaysInForce) {
+  const auto device = static_cast<double>(cuda_device(0).memory_bytes);
+  cap_cuda_allocator(0, static_cast<double>(1_GiB) / device);
+  DeviceBudget budget(kDevice, outside_ + 4_GiB, outside_);
+  EXPECT_THROW(on_device(2_GiB), c10::OutOfMemoryError);
+  const Outside library(64_MiB);
+  budget.recheck();
+  EXPECT_THROW(on_device(2_GiB), c10::OutOfMemoryError);
+  cap_cuda_allocator(0, 1);
+}
+
 TEST_F(DeviceBudgetCuda, ABudgetBelowWhatCudaTakesIsAnError) {
   EXPECT_THROW(DeviceBudget(kDevice, outside_ / 2, outside_), Error);
 }
@@ -79,6 +101,29 @@ TEST_F(DeviceBudgetCuda, AStepThatOthersLeaveNoRoomForIsRefused) {
   const CudaDevice device = cuda_device(0);
   EXPECT_NO_THROW(budget.require(device.free_bytes));
   EXPECT_THROW(budget.require(device.memory_bytes + 1), RunError);
+}
+
+// As it is seen from outside: 2 MiB per GiB on an H200, none of it named as this process's.
+TEST_F(DeviceBudgetCuda, PageTablesOfPinnedMemoryCount) {
+  const std::uint64_t process = process_memory(kDevice).process_bytes, free = cuda_device(0).free_bytes;
+  host::Arena arena({.pinned = true, .budget_bytes = 4_GiB});
+  arena.reserve(4_GiB);
+  const std::uint64_t taken = free - cuda_device(0).free_bytes,
+                      counted = process_memory(kDevice).process_bytes - process;
+  EXPECT_NEAR(static_cast<double>(counted), static_cast<double>(taken), static_cast<double>(1_MiB));
+  const plan::Overhead overhead = plan::overhead_of(plan::preset("h200"));
+  EXPECT_LE(taken, overhead.outside_with(4_GiB) - overhead.outside_bytes) << "what plans reckon with";
+  RecordProperty("page_table_bytes", static_cast<int>(taken));
+}
+
+TEST_F(DeviceBudgetCuda, WithoutAnIndexItIsTheCurrentDevice) {
+  if (torch::cuda::device_count() < 2) GTEST_SKIP() << "ONE GPU: another current device was not tested";
+  c10::cuda::CUDAGuard guard(1);
+  at::empty({1}, at::TensorOptions(c10::kCUDA));
+  const std::uint64_t outside = process_memory(c10::kCUDA).outside_bytes();
+  const DeviceBudget budget(c10::kCUDA, outside + 1_GiB, outside);
+  EXPECT_LT(cuda_allocator_share(1), 1);
+  EXPECT_EQ(cuda_allocator_share(0), 1);
 }
 
 }  // namespace

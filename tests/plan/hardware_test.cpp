@@ -89,7 +89,7 @@ TEST(Hardware, OnlyAGpuHasLinksAndAnOutside) {
     EXPECT_EQ(hardware.to_device_rate > 0, hardware.is_gpu) << hardware.name;
     EXPECT_EQ(hardware.both_ways_rate > 0, hardware.is_gpu) << hardware.name;
     EXPECT_EQ(hardware.copy_slowdown > 0, hardware.is_gpu) << hardware.name;
-    EXPECT_EQ(hardware.outside_bytes, hardware.is_gpu ? 922_MiB : 0) << hardware.name;
+    EXPECT_EQ(hardware.outside_bytes, hardware.is_gpu ? kUsualOutside : 0) << hardware.name;
   }
 }
 

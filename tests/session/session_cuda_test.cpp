@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "snug/base/bytes.h"
+#include "snug/base/error.h"
 #include "snug/plan/planner.h"
 #include "snug/session/hardware_of.h"
 #include "snug/session/plan_step.h"
@@ -82,6 +84,21 @@ TEST(SessionCuda, PlansAgainFromTheOperatorsThatThisDeviceHas) {
   EXPECT_LE(session.predicted_bytes(), lean.budget_bytes);
   const auto with_overhead = static_cast<double>(plan::overhead_of(hardware).on_top_of(session.peak_bytes()));
   EXPECT_NEAR(with_overhead / static_cast<double>(session.predicted_bytes()), 1, 0.01) << said[0];
+}
+
+TEST(SessionCuda, ASecondOneIsRefusedAndLeavesTheFirstOnesCap) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: a session on CUDA was not tested";
+  Net net(c10::kCUDA);
+  const plan::Plan plan{.budget_bytes = 4_GiB, .micro_batch = 1};
+  const auto take = [] {
+    at::empty({static_cast<std::int64_t>(4_GiB)}, at::TensorOptions(c10::kCUDA).dtype(at::kByte));
+  };
+  {
+    const Session first(net.weights, plan, {.device = c10::kCUDA});
+    EXPECT_THROW(Session(net.weights, plan, {.device = c10::kCUDA}), Error);
+    EXPECT_THROW(take(), c10::OutOfMemoryError);
+  }
+  EXPECT_NO_THROW(take()) << "when the session ends, everything is as it was";
 }
 
 }  // namespace
