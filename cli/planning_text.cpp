@@ -178,7 +178,7 @@ Json plan_document(const Planner& planner, const Decision& decision, const trace
       {"predicted",
        {{"peak_bytes", decision.taken.peak_bytes},
         {"host_bytes", decision.taken.host_bytes},
-        {"outside_bytes", planner.overhead().outside_bytes},
+        {"outside_bytes", planner.overhead().outside_with(decision.taken.host_bytes)},
         {"step_seconds", decision.taken.seconds},
         {"bytes", trace::to_json(step.bytes)}}},
       {"bound_seconds", std::isfinite(decision.bound_seconds) ? Json(decision.bound_seconds) : Json(nullptr)},

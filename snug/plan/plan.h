@@ -39,7 +39,7 @@ struct Amount {
   std::uint64_t peak_bytes = 0;
   double step_seconds = 0;
   std::uint64_t host_bytes = 0;     // of what is offloaded
-  std::uint64_t outside_bytes = 0;  // of the peak: context and libraries, held by no allocator of torch's
+  std::uint64_t outside_bytes = 0;  // of the peak: context, libraries, page tables; no allocator of torch's
 
   bool operator==(const Amount&) const = default;
 };

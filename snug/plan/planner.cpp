@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <utility>
 
+#include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/plan/bound.h"
 
@@ -13,11 +15,20 @@ namespace {
 
 constexpr double kWorthMentioning = 0.01;
 
+// An entry of 8 bytes per 4 KiB, as huge pages or not: 2 MiB per GiB on an H200 (driver's used memory before
+// and after), in pieces of 2 MiB; one more for what lies above the entries.
+std::uint64_t page_tables(std::uint64_t pinned_bytes) {
+  constexpr std::uint64_t kBytesPerByte = 4_KiB / 8, kPiece = 2_MiB;
+  if (pinned_bytes == 0) return 0;
+  return (pinned_bytes / kBytesPerByte + 2 * kPiece - 1) / kPiece * kPiece;
+}
+
 // Of all splits together, those that no other beats.
-std::vector<Offer> worth_having(std::vector<Offer> all) {
-  std::ranges::stable_sort(all, [](const Offer& a, const Offer& b) {
-    return std::pair(a.tensor_bytes, a.seconds) < std::pair(b.tensor_bytes, b.seconds);
-  });
+std::vector<Offer> worth_having(std::vector<Offer> all, const Overhead& overhead) {
+  const auto order = [&](const Offer& offer) {
+    return std::tuple(offer.tensor_bytes + overhead.outside_with(offer.host_bytes), offer.seconds);
+  };
+  std::ranges::stable_sort(all, {}, order);
   std::vector<Offer> offers;
   for (Offer& offer : all)
     if (offers.empty() || offer.seconds < offers.back().seconds) offers.push_back(std::move(offer));
@@ -56,23 +67,30 @@ Planner::Planner(std::vector<Split> splits, const Overhead& overhead) : splits_(
                      .tensor_bytes = splits_[i].model->peak_bytes(point.chosen),
                      .host_bytes = splits_[i].model->host_bytes(point.chosen),
                      .chosen = std::move(point.chosen)});
-  offers_ = worth_having(std::move(all));
+  offers_ = worth_having(std::move(all), overhead);
   set_overhead(overhead);
 }
 
 void Planner::set_overhead(const Overhead& overhead) {
   overhead_ = overhead;
-  for (Offer& offer : offers_) offer.peak_bytes = overhead_.on_top_of(offer.tensor_bytes);
+  std::uint64_t highest = 0;  // they rise, but for some MiB of page tables when a share is added to tensors
+  for (Offer& offer : offers_)
+    highest = offer.peak_bytes = std::max(highest, overhead_.on_top_of(offer.tensor_bytes, offer.host_bytes));
   plain_ = all_kept(0);
 }
 
 Overhead overhead_of(const Hardware& hardware) {
   if (!hardware.is_gpu) return {};
-  return {.outside_bytes = hardware.outside_bytes, .share = 0.03};
+  return {.outside_bytes = hardware.outside_bytes, .share = 0.03, .pins = true};
 }
 
-std::uint64_t Overhead::on_top_of(std::uint64_t tensors) const {
-  return outside_bytes + tensors + static_cast<std::uint64_t>(share * static_cast<double>(tensors));
+std::uint64_t Overhead::outside_with(std::uint64_t host_bytes) const {
+  return outside_bytes + (pins ? page_tables(host_bytes) : 0);
+}
+
+std::uint64_t Overhead::on_top_of(std::uint64_t tensors, std::uint64_t host_bytes) const {
+  return outside_with(host_bytes) + tensors +
+         static_cast<std::uint64_t>(share * static_cast<double>(tensors));
 }
 
 std::uint64_t Overhead::left_of(std::uint64_t budget) const {
@@ -97,7 +115,9 @@ Decision Planner::decide(std::uint64_t budget_bytes) const {
 }
 
 Decision Planner::about(const Offer& offer, std::uint64_t budget_bytes) const {
-  const auto taken = std::ranges::find(offers_, offer.tensor_bytes, &Offer::tensor_bytes);
+  const auto taken = std::ranges::find_if(offers_, [&](const Offer& other) {
+    return other.tensor_bytes == offer.tensor_bytes && other.host_bytes == offer.host_bytes;
+  });
   ensure(taken != offers_.end(), "this planner offers no plan with ", offer.tensor_bytes,
          " bytes of tensors");
   Decision decision{
@@ -157,7 +177,8 @@ Plan Planner::write_down(const Decision& decision, Json step) const {
             .accumulation = split.accumulation,
             .head_chunks = split.head_chunks,
             .plain = decision.plain,
-            .predicted = {taken.peak_bytes, taken.seconds, taken.host_bytes, overhead_.outside_bytes},
+            .predicted = {taken.peak_bytes, taken.seconds, taken.host_bytes,
+                          overhead_.outside_with(taken.host_bytes)},
             .bound_seconds = decision.bound_seconds,
             .levers = decision.levers};
   for (std::size_t i = 0; i < taken.chosen.size(); ++i) {

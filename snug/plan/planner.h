@@ -45,8 +45,10 @@ struct Offer {
 struct SNUG_API Overhead {
   std::uint64_t outside_bytes = 0;  // context and libraries
   double share = 0;                 // of the tensors' peak: what the allocator holds beside them
+  bool pins = false;                // what is offloaded is pinned, which takes page tables on the device
 
-  std::uint64_t on_top_of(std::uint64_t tensor_bytes) const;
+  std::uint64_t outside_with(std::uint64_t host_bytes) const;
+  std::uint64_t on_top_of(std::uint64_t tensor_bytes, std::uint64_t host_bytes = 0) const;
   std::uint64_t left_of(std::uint64_t budget_bytes) const;  // for tensors
 };
 

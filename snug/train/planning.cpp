@@ -105,7 +105,8 @@ plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& opt
 plan::Decision decide(plan::Planner& planner, const TrainConfig& config, const plan::Hardware& hardware,
                       std::uint64_t budget_bytes) {
   if (!config.device.is_cuda()) return planner.decide(budget_bytes);
-  plan::Overhead overhead{.outside_bytes = planner.overhead().outside_bytes};
+  plan::Overhead overhead = planner.overhead();
+  overhead.share = 0;
   while (true) {
     planner.set_overhead(overhead);
     const plan::Decision decision = planner.decide(budget_bytes);
@@ -117,7 +118,8 @@ plan::Decision decide(plan::Planner& planner, const TrainConfig& config, const p
     };
     const std::uint64_t held = std::max(needed.needed_cap_bytes, needed.reserved_bytes);
     overhead.share = share_of(held);
-    if (decision.fits && overhead.outside_bytes + held > budget_bytes) continue;
+    const std::uint64_t outside = overhead.outside_with(decision.taken.host_bytes);
+    if (decision.fits && outside + held > budget_bytes) continue;
     overhead.share = share_of(needed.reserved_bytes);
     planner.set_overhead(overhead);
     return planner.about(decision.taken, budget_bytes);

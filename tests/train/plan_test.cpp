@@ -223,6 +223,27 @@ TEST(Planning, MoreMemoryIsNeverSlowerAndWhatIsMissingIsEnough) {
   }
 }
 
+// The cap that the run will set leaves what the allocator needs, and page tables are reckoned with.
+TEST(Planning, OnAGpuTheAllocatorFitsBesideThePageTablesOfWhatIsOffloaded) {
+  TrainConfig config = twelve_layers();
+  config.model.num_layers = 4;
+  config.device = c10::Device(c10::kCUDA, 0);
+  plan::Hardware hardware = plan::preset("h200");
+  hardware.matmul_flops_fp32 /= 1000;  // so that moving values is worth it
+  plan::Planner planner = make_planner(config, {.hardware = hardware, .micro_batches = {8}});
+  const auto moves = [](const plan::Offer& offer) { return offer.host_bytes > 0; };
+  const auto offer = std::ranges::find_if(planner.offers(), moves);
+  ASSERT_NE(offer, planner.offers().end());
+  const std::uint64_t budget = offer->peak_bytes + 64_MiB;
+  const plan::Decision decision = decide(planner, config, hardware, budget);
+  take(planner.write_down(decision, about_step(config)), config);
+  const Prediction needed = predict(config, {.device_bytes = hardware.memory_bytes});
+  ASSERT_GT(decision.taken.host_bytes, 0u);
+  EXPECT_TRUE(decision.fits);
+  EXPECT_GE(needed.outside_bytes, hardware.outside_bytes + needed.host_bytes / 512);
+  EXPECT_LE(needed.outside_bytes + std::max(needed.needed_cap_bytes, needed.reserved_bytes), budget);
+}
+
 TEST(Planning, APlanForAnotherStepIsRefusedWithTheReason) {
   const TrainConfig config = twelve_layers();
   const plan::Planner planner = make_planner(config, {.hardware = plan::preset("cpu"), .micro_batches = {4}});
