@@ -6,7 +6,7 @@ namespace snug::models {
 namespace {
 
 // Of no use here. Dropout is one of them: none of our models drops anything.
-constexpr const char* kIrrelevant[] = {
+constexpr const char* kIrrelevantInGpt2[] = {
     "attn_pdrop",
     "embd_pdrop",
     "n_ctx",
@@ -21,7 +21,7 @@ constexpr const char* kIrrelevant[] = {
     "task_specific_params",
 };
 
-void refuse_other_arithmetic(const JsonReader& json, const std::string& where) {
+void refuse_other_gpt2_arithmetic(const JsonReader& json, const std::string& where) {
   const auto activation = json.optional<std::string>("activation_function", "gelu_new");
   check(activation == "gelu_new" || activation == "gelu_pytorch_tanh", where, ": activation_function '",
         activation, "' is not supported; expected 'gelu_new'");
@@ -34,7 +34,7 @@ void refuse_other_arithmetic(const JsonReader& json, const std::string& where) {
 }  // namespace
 
 ModelConfig read_gpt2_keys(const JsonReader& json, const std::string& where) {
-  refuse_other_arithmetic(json, where);
+  refuse_other_gpt2_arithmetic(json, where);
   ModelConfig config{.family = Family::Gpt2};
   config.vocab_size = json.required<std::int64_t>("vocab_size");
   config.hidden_size = json.required<std::int64_t>("n_embd");
@@ -53,7 +53,7 @@ ModelConfig read_gpt2_keys(const JsonReader& json, const std::string& where) {
   config.norm_eps = json.optional<double>("layer_norm_epsilon", 1e-5);
   config.tied_embeddings = json.optional<bool>("tie_word_embeddings", true);
   config.initializer_range = json.optional<double>("initializer_range", 0.02);
-  for (const char* key : kIrrelevant) json.ignore(key);
+  for (const char* key : kIrrelevantInGpt2) json.ignore(key);
   return config;
 }
 

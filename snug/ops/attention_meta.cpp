@@ -17,11 +17,11 @@
 namespace snug::ops {
 namespace {
 
-struct Block {
+struct BlockSizes {
   std::int64_t queries, keys;  // tokens handled at a time
 };
 
-Block block_of(std::int64_t query_tokens, std::int64_t key_tokens) {
+BlockSizes block_of(std::int64_t query_tokens, std::int64_t key_tokens) {
   std::int64_t queries = query_tokens >= 768 ? 256 : query_tokens >= 192 ? 64 : 32;
   return {std::min(queries, query_tokens), std::min<std::int64_t>(512, key_tokens)};
 }
