@@ -62,8 +62,9 @@ void change_stretch(const Frame& frame, RegionId next) {
 
 template <class Call>
 void for_each_listener(Call call) {
-  for (const Frame* frame = top_frame(); frame; frame = frame->outer.get())
-    if (frame->regions) frame->visit([&] { call(*frame); });
+  for_each_frame([&](const Frame& frame) {
+    if (frame.regions) frame.visit([&] { call(frame); });
+  });
 }
 
 std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {

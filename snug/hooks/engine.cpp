@@ -38,13 +38,15 @@ class DelegatingEngine final : public ag::Engine {
   std::unique_ptr<ag::SavedVariableHooks> get_default_saved_variable_hooks() override {
     if (auto theirs = next_.get_default_saved_variable_hooks())
       return theirs;  // hooks set in Python are the inner ones
-    for (const Frame* frame = top_frame(); frame; frame = frame->outer.get()) {
-      if (!frame->saved_tensors) continue;
-      std::unique_ptr<ag::SavedVariableHooks> ours;
-      frame->visit([&] { ours = frame->saved_tensors->hooks(); });
-      if (ours) return ours;
-    }
-    return nullptr;
+    std::unique_ptr<ag::SavedVariableHooks> ours;
+    bool is_watched = false;
+    for_each_frame([&](const Frame& frame) {
+      if (!ours && frame.saved_tensors) frame.visit([&] { ours = frame.saved_tensors->hooks(); });
+      is_watched |= frame.saved_listener && !frame.is_closed();
+    });
+    // Only hooks can tell of what is saved and asked for.
+    if (!ours && is_watched) ours = std::make_unique<KeepSavedTensor>();
+    return ours;
   }
 
  private:

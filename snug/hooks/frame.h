@@ -1,11 +1,11 @@
-// What watches the current thread: a stack of frames, one per guard. Internal to hooks; users hold the
-// guards.
+// What watches the current thread: a list of frames, one per guard. Internal to hooks; users hold the guards.
 #pragma once
 
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <atomic>
 #include <memory>
+#include <vector>
 
 #include "snug/base/export.h"
 
@@ -20,13 +20,12 @@ struct BackwardState;
 // Note [Frames travel with the backward]
 // Autograd runs the backward of CUDA tensors on threads of its own, under a copy of the thread-local state of
 // the thread that called backward(). Plain thread_local variables do not travel; c10's ThreadLocalDebugInfo
-// does, and no one else uses its INFERENCE_CONTEXT slot. So every guard pushes a frame there, and a frame
+// does, and no one else uses its INFERENCE_CONTEXT slot. So every guard puts a frame there, and a frame
 // outlives every backward that was started under it. Its listener may not: when a node throws, backward()
 // returns while autograd's other threads still run theirs. So listeners are reached through visit(), and a
-// guard that ends waits for visits that have begun and admits no more. Guards nest like scopes: the last one
-// made goes first.
-struct Frame final : c10::DebugInfoBase, std::enable_shared_from_this<Frame> {
-  std::shared_ptr<const Frame> outer;
+// guard that ends waits for visits that have begun and admits no more. A list that was handed out never
+// changes: each guard puts a new one in its place, so guards of a thread may end in any order.
+struct Frame {
   OperatorListener* operators = nullptr;
   SavedTensorPolicy* saved_tensors = nullptr;
   SavedTensorListener* saved_listener = nullptr;
@@ -46,25 +45,36 @@ struct Frame final : c10::DebugInfoBase, std::enable_shared_from_this<Frame> {
     return true;
   }
   void close() const;
+  bool is_closed() const { return closed; }
 
  private:
   mutable std::atomic<int> visits{0};
   mutable std::atomic<bool> closed{false};
 };
 
-const Frame* top_frame() noexcept;
+using Frames = std::vector<std::shared_ptr<const Frame>>;  // the innermost last
+
+// This thread's, or null. Held while they are walked: a guard may end meanwhile.
+SNUG_API std::shared_ptr<const Frames> current_frames();
+
+// Innermost first.
+template <class Call>
+void for_each_frame(Call call) {
+  const std::shared_ptr<const Frames> frames = current_frames();
+  if (!frames) return;
+  for (auto frame = frames->rbegin(); frame != frames->rend(); ++frame) call(**frame);
+}
 
 class SNUG_API FrameGuard {
  public:
-  explicit FrameGuard(std::shared_ptr<Frame> frame);
+  explicit FrameGuard(std::shared_ptr<const Frame> frame);
   ~FrameGuard();
-  // Neither copied nor moved: it is a place in a stack.
+  // Neither copied nor moved: it is a place in a list.
   FrameGuard(const FrameGuard&) = delete;
   FrameGuard& operator=(const FrameGuard&) = delete;
 
  private:
   std::shared_ptr<const Frame> frame_;
-  c10::DebugInfoGuard guard_;
 };
 
 }  // namespace snug::hooks

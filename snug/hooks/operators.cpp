@@ -10,9 +10,10 @@ static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR <= 12,
 
 namespace {
 
-const Frame* with_listener(const Frame* frame) {
-  while (frame && !frame->operators) frame = frame->outer.get();
-  return frame;
+bool anyone_listens() {
+  bool found = false;
+  for_each_frame([&](const Frame& frame) { found |= frame.operators && !frame.is_closed(); });
+  return found;
 }
 
 std::shared_ptr<Frame> frame_of(OperatorListener& listener) {
@@ -24,9 +25,9 @@ std::shared_ptr<Frame> frame_of(OperatorListener& listener) {
 }  // namespace
 
 void OperatorCall::proceed() {
-  while (const Frame* frame = with_listener(frame_)) {
-    frame_ = frame->outer.get();
-    if (frame->visit([&] { frame->operators->on_operator(*this); })) return;
+  while (left_ > 0) {
+    const Frame& frame = *(*frames_)[--left_];
+    if (frame.operators && frame.visit([&] { frame.operators->on_operator(*this); })) return;
   }
   op.redispatchBoxed(keys, &stack);
 }
@@ -37,7 +38,7 @@ struct OperatorFallback {
   }
   static void below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
     c10::impl::ExcludeDispatchKeyGuard hide_inner_calls(kOperatorKey);
-    OperatorCall(op, keys, stack, top_frame()).proceed();
+    OperatorCall(op, keys, stack, current_frames()).proceed();
   }
 };
 
@@ -45,8 +46,15 @@ void run_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
   OperatorFallback::below(op, keys, stack);
 }
 
-OperatorListenerGuard::OperatorListenerGuard(OperatorListener& listener)
-    : frame_(frame_of(listener)), include_(kOperatorKey) {}
+OperatorListenerGuard::Key::Key() {
+  c10::impl::tls_set_dispatch_key_included(kOperatorKey, true);
+}
+// Torch's own guard would take the key from those that began later.
+OperatorListenerGuard::Key::~Key() {
+  c10::impl::tls_set_dispatch_key_included(kOperatorKey, anyone_listens());
+}
+
+OperatorListenerGuard::OperatorListenerGuard(OperatorListener& listener) : frame_(frame_of(listener)) {}
 
 }  // namespace snug::hooks
 

@@ -14,6 +14,9 @@
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <memory>
+#include <utility>
+
 #include "snug/base/export.h"
 #include "snug/hooks/frame.h"
 
@@ -36,9 +39,10 @@ class SNUG_API OperatorCall {
  private:
   friend struct OperatorFallback;
   OperatorCall(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack,
-               const Frame* frame)
-      : op(op), keys(keys), stack(stack), frame_(frame) {}
-  const Frame* frame_;
+               std::shared_ptr<const Frames> frames)
+      : op(op), keys(keys), stack(stack), frames_(std::move(frames)), left_(frames_ ? frames_->size() : 0) {}
+  const std::shared_ptr<const Frames> frames_;
+  std::size_t left_;  // of them, further out than where the call is
 };
 
 class SNUG_API OperatorListener {
@@ -57,8 +61,11 @@ class SNUG_API OperatorListenerGuard {
   explicit OperatorListenerGuard(OperatorListener& listener);
 
  private:
+  struct Key {
+    Key();
+    ~Key();
+  } key_;  // given up after the frame
   FrameGuard frame_;
-  c10::impl::IncludeDispatchKeyGuard include_;
 };
 
 }  // namespace snug::hooks

@@ -42,8 +42,9 @@ thread_local RegionId current = 0;
 
 template <class Call>
 void tell_listeners(Call call) {
-  for (const Frame* frame = top_frame(); frame; frame = frame->outer.get())
-    if (frame->regions) frame->visit([&] { call(*frame->regions); });
+  for_each_frame([&](const Frame& frame) {
+    if (frame.regions) frame.visit([&] { call(*frame.regions); });
+  });
 }
 
 std::shared_ptr<Frame> frame_of(RegionListener& listener) {

@@ -16,6 +16,7 @@ std::shared_ptr<Frame> frame_of(SavedTensorPolicy& policy) {
 }
 
 std::shared_ptr<Frame> frame_of(SavedTensorListener& listener) {
+  install_engine();
   auto frame = std::make_shared<Frame>();
   frame->saved_listener = &listener;
   return frame;
@@ -23,8 +24,9 @@ std::shared_ptr<Frame> frame_of(SavedTensorListener& listener) {
 
 template <class Call>
 void tell_listeners(Call call) {
-  for (const Frame* frame = top_frame(); frame; frame = frame->outer.get())
-    if (frame->saved_listener) frame->visit([&] { call(*frame->saved_listener); });
+  for_each_frame([&](const Frame& frame) {
+    if (frame.saved_listener) frame.visit([&] { call(*frame.saved_listener); });
+  });
 }
 
 }  // namespace

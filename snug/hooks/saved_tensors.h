@@ -26,7 +26,7 @@ class SNUG_API SavedTensorPolicy {
 };
 
 // Hears of tensors whose contents are kept for the backward, and of those that the backward asks for, whoever
-// keeps them.
+// keeps them: the policy that answers, or else KeepSavedTensor. It decides nothing, wherever it stands.
 class SNUG_API SavedTensorListener {
  public:
   virtual ~SavedTensorListener() = default;

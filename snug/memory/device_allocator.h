@@ -1,14 +1,18 @@
-// The one object in torch's allocator slot of a device: hands every request to the current Resource. Internal
-// to memory.
+// The one object in torch's allocator slot of a device: a list of sources and watches, which come and go in
+// any order, on any thread. New bytes come from the last source and pass the watches after it; a block goes
+// back to its own source, past those of its watches that are left. Internal to memory.
 #pragma once
 
 #include <c10/core/Allocator.h>
 
 #include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 
-#include "snug/memory/resource.h"
+#include "snug/memory/watched_resource.h"
 
 namespace snug::memory {
 
@@ -16,15 +20,16 @@ class DeviceAllocator final : public c10::Allocator {
  public:
   static DeviceAllocator& of(c10::DeviceType device);  // installed in torch's slot on first use, for ever
 
+  using Place = std::uint64_t;
+  Place add(std::shared_ptr<Resource> source);
+  Place add(std::shared_ptr<Watch> watch);
+  void remove(Place place);  // closes a watch; older blocks pass it no more
+
   std::shared_ptr<Resource> current();
-  std::shared_ptr<Resource> exchange(std::shared_ptr<Resource> resource);
 
-  // Takes over a block that `from` (or torch's own allocator, before this one was installed) made earlier, so
-  // that its free is seen by `owner`. False if it came from elsewhere: from_blob, mapped or pinned memory.
-  bool adopt(c10::DataPtr& data, std::size_t bytes, const Resource& from, std::shared_ptr<Resource> owner);
-
-  // Blocks that `owner` holds are `to`'s from here on.
-  void give_back(const Resource& owner, const std::shared_ptr<Resource>& to);
+  // `watch` hears of the free of a block that is older than it. False if the block came from elsewhere:
+  // from_blob, mapped or pinned memory.
+  bool adopt(c10::DataPtr& data, std::size_t bytes, std::shared_ptr<Watch> watch);
 
   c10::DataPtr allocate(std::size_t bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
@@ -40,9 +45,17 @@ class DeviceAllocator final : public c10::Allocator {
   }
   void free(void* address) noexcept;
 
+  struct Entry {  // one of the two
+    std::shared_ptr<Resource> source;
+    std::shared_ptr<Watch> watch;
+  };
+  Place add(Entry entry);
+  void relink();
+  void forget(const Watch& watch);
+
   struct Block {
     std::size_t bytes;
-    std::shared_ptr<Resource> owner;
+    std::shared_ptr<WatchedResource> owner;
   };
   // Torch gives back an address without its size, and from any thread. Sixteen maps, so that threads seldom
   // meet.
@@ -57,7 +70,9 @@ class DeviceAllocator final : public c10::Allocator {
   c10::DeviceType device_;
   c10::DeleterFnPtr deleter_;
   std::mutex mutex_;
-  std::shared_ptr<Resource> current_;
+  std::map<Place, Entry> entries_;  // the innermost last
+  Place next_ = 0;
+  std::shared_ptr<WatchedResource> current_;
   std::array<Shard, 16> shards_;
 };
 

@@ -2,36 +2,43 @@
 
 namespace snug::memory {
 
-LimitingAllocator::LimitingAllocator(std::shared_ptr<Resource> upstream, std::uint64_t limit_bytes,
-                                     std::function<trace::Snapshot()> alive)
-    : upstream_(std::move(upstream)), limit_(limit_bytes), alive_(std::move(alive)) {}
-
-void* LimitingAllocator::allocate(std::size_t bytes) {
-  const std::uint64_t before = live_.fetch_add(bytes);
-  if (before + bytes > limit_) {
-    live_ -= bytes;
-    throw OutOfBudget(refusal(bytes, before), limit_);
-  }
-  try {
-    return upstream_->allocate(bytes);
-  } catch (const OutOfBudget&) {
-    live_ -= bytes;
-    throw;
-  } catch (const c10::OutOfMemoryError&) {
-    live_ -= bytes;
-    throw OutOfBudget(refusal(bytes, before), std::nullopt);
-  } catch (...) {
-    live_ -= bytes;
-    throw;
-  }
+void Limit::take(std::uint64_t bytes) {
+  std::uint64_t before = live_;
+  do {  // what is refused is never counted: another thread may be asking for what still fits
+    if (before + bytes > limit_) throw OutOfBudget(refusal(bytes, before), limit_);
+  } while (!live_.compare_exchange_weak(before, before + bytes));
 }
 
-Refusal LimitingAllocator::refusal(std::uint64_t bytes, std::uint64_t live) const {
+OutOfBudget Limit::device_is_full(std::uint64_t bytes) const {
+  return {refusal(bytes, live_), std::nullopt};
+}
+
+Refusal Limit::refusal(std::uint64_t bytes, std::uint64_t live) const {
   return {bytes, alive_ ? alive_() : trace::Snapshot{.total = live}};
 }
 
+LimitingAllocator::LimitingAllocator(std::shared_ptr<Resource> upstream, std::uint64_t limit_bytes,
+                                     std::function<trace::Snapshot()> alive)
+    : upstream_(std::move(upstream)), limit_(limit_bytes, std::move(alive)) {}
+
+void* LimitingAllocator::allocate(std::size_t bytes) {
+  limit_.take(bytes);
+  try {
+    return upstream_->allocate(bytes);
+  } catch (const OutOfBudget&) {
+    limit_.give_back(bytes);
+    throw;
+  } catch (const c10::OutOfMemoryError&) {
+    limit_.give_back(bytes);
+    throw limit_.device_is_full(bytes);
+  } catch (...) {
+    limit_.give_back(bytes);
+    throw;
+  }
+}
+
 void LimitingAllocator::deallocate(void* address, std::size_t bytes) noexcept {
-  live_ -= bytes;
+  limit_.give_back(bytes);
   upstream_->deallocate(address, bytes);
 }
 

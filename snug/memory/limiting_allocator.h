@@ -12,27 +12,41 @@
 
 namespace snug::memory {
 
+// The counting alone.
+class SNUG_API Limit {
+ public:
+  // `alive` is asked on refusal for what to put into the error, on any thread, also while its maker goes;
+  // without it the error holds the total only.
+  explicit Limit(std::uint64_t bytes, std::function<trace::Snapshot()> alive = {})
+      : limit_(bytes), alive_(std::move(alive)) {}
+
+  void take(std::uint64_t bytes);  // throws OutOfBudget
+  void give_back(std::uint64_t bytes) noexcept { live_ -= bytes; }
+  void count(std::uint64_t bytes) noexcept { live_ += bytes; }  // a block from elsewhere, given back here
+  OutOfBudget device_is_full(std::uint64_t bytes) const;        // what to throw when upstream has no more
+  std::uint64_t live_bytes() const { return live_; }
+
+ private:
+  Refusal refusal(std::uint64_t bytes, std::uint64_t live) const;
+
+  const std::uint64_t limit_;
+  const std::function<trace::Snapshot()> alive_;
+  std::atomic<std::uint64_t> live_{0};
+};
+
 class SNUG_API LimitingAllocator final : public Resource {
  public:
-  // `alive` is asked on refusal for what to put into the error; without it the error holds the total only.
   LimitingAllocator(std::shared_ptr<Resource> upstream, std::uint64_t limit_bytes,
                     std::function<trace::Snapshot()> alive = {});
 
   void* allocate(std::size_t bytes) override;  // throws OutOfBudget
   void deallocate(void* address, std::size_t bytes) noexcept override;
 
-  std::uint64_t live_bytes() const { return live_; }
-  void count(std::uint64_t bytes) {
-    live_ += bytes;
-  }  // a block taken over from elsewhere, now freed through here
+  std::uint64_t live_bytes() const { return limit_.live_bytes(); }
 
  private:
-  Refusal refusal(std::uint64_t bytes, std::uint64_t live) const;
-
   std::shared_ptr<Resource> upstream_;
-  std::uint64_t limit_;
-  std::function<trace::Snapshot()> alive_;
-  std::atomic<std::uint64_t> live_{0};
+  Limit limit_;
 };
 
 }  // namespace snug::memory

@@ -45,10 +45,6 @@ void OperatorWatch::on_operator(hooks::OperatorCall& call) {
   if (waiting >= length_) when_full_();
 }
 
-std::unique_ptr<torch::autograd::SavedVariableHooks> SaveWatch::hooks() {
-  return std::make_unique<hooks::KeepSavedTensor>();
-}
-
 void SaveWatch::on_save(const at::Tensor& tensor) {
   queue_.push(about(EventKind::Save, tensor,
                     hooks::is_parameter(tensor) ? Category::Parameter : Category::Activation));

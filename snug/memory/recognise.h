@@ -29,10 +29,9 @@ class OperatorWatch final : public hooks::OperatorListener {
 };
 
 // Save and Unpack; a saved block is an activation, unless it is a leaf that wants a gradient: a parameter.
-class SaveWatch final : public hooks::SavedTensorPolicy, public hooks::SavedTensorListener {
+class SaveWatch final : public hooks::SavedTensorListener {
  public:
   explicit SaveWatch(EventQueue& queue) : queue_(queue) {}
-  std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() override;  // where nobody else keeps it
   void on_save(const at::Tensor& tensor) override;
   void on_unpack(const at::Tensor& tensor) override;
 

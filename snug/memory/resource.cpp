@@ -53,10 +53,10 @@ std::shared_ptr<Resource> current_resource(c10::DeviceType device) {
 }
 
 ResourceScope::ResourceScope(c10::DeviceType device, std::shared_ptr<Resource> resource)
-    : device_(device), outer_(DeviceAllocator::of(device).exchange(std::move(resource))) {}
+    : device_(device), place_(DeviceAllocator::of(device).add(std::move(resource))) {}
 
 ResourceScope::~ResourceScope() {
-  DeviceAllocator::of(device_).exchange(std::move(outer_));
+  DeviceAllocator::of(device_).remove(place_);
 }
 
 }  // namespace snug::memory

@@ -9,6 +9,7 @@
 #include <c10/core/Device.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "snug/base/export.h"
@@ -30,19 +31,19 @@ SNUG_API std::shared_ptr<Resource> default_resource(c10::DeviceType device);
 SNUG_API std::shared_ptr<Resource> current_resource(c10::DeviceType device);
 
 // Makes `resource` the source of every new allocation of a device type (CPU or Meta), on all threads, until
-// the scope ends. What was allocated before or outlives the scope is freed where it came from, so `resource`
-// is shared.
+// the scope ends or another begins. What was allocated before or outlives the scope is freed where it came
+// from, so `resource` is shared. Scopes and trackers end in any order: the last one that is left counts.
 class SNUG_API ResourceScope {
  public:
   ResourceScope(c10::DeviceType device, std::shared_ptr<Resource> resource);
   ~ResourceScope();
-  // Neither copied nor moved: scopes end in the reverse order of their beginning.
+  // Neither copied nor moved: it is a place in a list.
   ResourceScope(const ResourceScope&) = delete;
   ResourceScope& operator=(const ResourceScope&) = delete;
 
  private:
   c10::DeviceType device_;
-  std::shared_ptr<Resource> outer_;
+  std::uint64_t place_;
 };
 
 }  // namespace snug::memory

@@ -9,9 +9,7 @@
 #include "snug/memory/account.h"
 #include "snug/memory/cuda_tracker.h"
 #include "snug/memory/device_allocator.h"
-#include "snug/memory/limiting_allocator.h"
 #include "snug/memory/recognise.h"
-#include "snug/memory/tracking_allocator.h"
 
 namespace snug::memory {
 
@@ -24,70 +22,15 @@ namespace {
 // launched.
 constexpr std::size_t kQueueLength = 1 << 12;
 
-class QueueAllocations final : public BlockObserver {
+// What a tracker knows. Shared with its watch in the allocator's slot: a thread may be in there while the
+// tracker goes.
+class Books {
  public:
-  explicit QueueAllocations(std::shared_ptr<EventQueue> queue) : queue_(std::move(queue)) {}
+  explicit Books(trace::EventSink* sink) : account_(sink) {}
 
-  void on_alloc(void* address, std::size_t bytes) noexcept override {
-    queue_->push({.kind = EventKind::Alloc,
-                  .category = in_operator() ? Category::Temporary : Category::Other,
-                  .region = hooks::current_region(),
-                  .address = address,
-                  .bytes = bytes});
-  }
-  void on_free(void* address, std::size_t bytes) noexcept override {
-    queue_->push(
-        {.kind = EventKind::Free, .region = hooks::current_region(), .address = address, .bytes = bytes});
-  }
+  EventQueue queue;
+  std::unique_ptr<CudaTracker> cuda;
 
- private:
-  std::shared_ptr<EventQueue> queue_;
-};
-
-// CPU and Meta: limit(track(whatever was there)) in torch's allocator slot.
-class HostWatch {
- public:
-  HostWatch(const std::shared_ptr<EventQueue>& queue, c10::DeviceType device, std::uint64_t limit,
-            std::function<trace::Snapshot()> alive)
-      : queue_(*queue),
-        device_(device),
-        upstream_(current_resource(device)),
-        limited_(std::make_shared<LimitingAllocator>(
-            std::make_shared<TrackingAllocator>(upstream_, std::make_shared<QueueAllocations>(queue)), limit,
-            std::move(alive))),
-        scope_(device, limited_) {}
-  // What outlives the watch goes back to where it came from, unwatched.
-  ~HostWatch() { DeviceAllocator::of(device_).give_back(*limited_, upstream_); }
-  HostWatch(const HostWatch&) = delete;  // see ResourceScope
-  HostWatch& operator=(const HostWatch&) = delete;
-
-  bool adopt(const at::Tensor& tensor, Category category) {
-    auto& data = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
-    const std::size_t bytes = tensor.storage().nbytes();
-    if (!DeviceAllocator::of(device_).adopt(data, bytes, *upstream_, limited_)) return false;
-    limited_->count(bytes);
-    queue_.push({.kind = EventKind::Alloc,
-                 .category = category,
-                 .region = hooks::region_of_parameter(tensor),
-                 .address = data.get_context(),
-                 .bytes = bytes});
-    return true;
-  }
-
-  std::uint64_t live_bytes() const { return limited_->live_bytes(); }
-
- private:
-  EventQueue& queue_;
-  c10::DeviceType device_;
-  std::shared_ptr<Resource> upstream_;
-  std::shared_ptr<LimitingAllocator> limited_;
-  ResourceScope scope_;
-};
-
-}  // namespace
-
-class Tracker::Impl {
- public:
   // Everything seen so far is in the account when `use` runs.
   template <class Use>
   auto with_account(Use use) {
@@ -109,15 +52,85 @@ class Tracker::Impl {
     return with_account_quietly([](Account& account) { return account.ledger().live(account.names()); });
   }
 
+ private:
+  void empty_queue() {
+    cuda ? cuda->take(batch_) : queue.take(batch_);
+    for (const RawEvent& event : batch_) account_.apply(event);
+    batch_.clear();
+  }
+
+  std::mutex mutex_;
+  Account account_;
+  std::vector<RawEvent> batch_;
+};
+
+class QueueAllocations final : public BlockObserver {
+ public:
+  explicit QueueAllocations(std::shared_ptr<Books> books) : books_(std::move(books)) {}
+
+  void on_alloc(void* address, std::size_t bytes) noexcept override {
+    books_->queue.push({.kind = EventKind::Alloc,
+                        .category = in_operator() ? Category::Temporary : Category::Other,
+                        .region = hooks::current_region(),
+                        .address = address,
+                        .bytes = bytes});
+  }
+  void on_free(void* address, std::size_t bytes) noexcept override {
+    books_->queue.push(
+        {.kind = EventKind::Free, .region = hooks::current_region(), .address = address, .bytes = bytes});
+  }
+
+ private:
+  std::shared_ptr<Books> books_;
+};
+
+// CPU and Meta: a place in torch's allocator slot.
+class HostWatch {
+ public:
+  HostWatch(const std::shared_ptr<Books>& books, c10::DeviceType device, std::uint64_t limit)
+      : queue_(books->queue),
+        allocator_(DeviceAllocator::of(device)),
+        watch_(std::make_shared<Watch>(
+            limit, [books] { return books->alive(); }, std::make_shared<QueueAllocations>(books))),
+        place_(allocator_.add(watch_)) {}
+  ~HostWatch() { allocator_.remove(place_); }
+  HostWatch(const HostWatch&) = delete;  // see ResourceScope
+  HostWatch& operator=(const HostWatch&) = delete;
+
+  bool adopt(const at::Tensor& tensor, Category category) {
+    auto& data = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+    const std::size_t bytes = tensor.storage().nbytes();
+    if (!allocator_.adopt(data, bytes, watch_)) return false;
+    watch_->limit().count(bytes);
+    queue_.push({.kind = EventKind::Alloc,
+                 .category = category,
+                 .region = hooks::region_of_parameter(tensor),
+                 .address = data.get_context(),
+                 .bytes = bytes});
+    return true;
+  }
+
+  std::uint64_t live_bytes() const { return watch_->limit().live_bytes(); }
+
+ private:
+  EventQueue& queue_;
+  DeviceAllocator& allocator_;
+  std::shared_ptr<Watch> watch_;
+  DeviceAllocator::Place place_;
+};
+
+}  // namespace
+
+class Tracker::Impl {
+ public:
   explicit Impl(const TrackerOptions& options)
-      : account_(options.sink), device_(hooks::with_index(options.device)) {
+      : books_(std::make_shared<Books>(options.sink)), device_(hooks::with_index(options.device)) {
     if (device_.is_cuda()) {
       check(!options.budget_bytes, "a tracker does not limit CUDA memory: cap torch's allocator instead");
-      cuda_ = CudaTracker::attach(*queue_, device_.index());
+      books_->cuda = CudaTracker::attach(books_->queue, device_.index());
     } else {
       const std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max() / 2;
-      host_.emplace(queue_, device_.type(), options.budget_bytes.value_or(unlimited),
-                    [this] { return alive(); });
+      host_.emplace(books_, device_.type(), options.budget_bytes.value_or(unlimited));
     }
   }
 
@@ -126,11 +139,11 @@ class Tracker::Impl {
     for (const at::Tensor& tensor : tensors) {
       if (!tensor.defined() || !tensor.has_storage()) continue;
       void* address = block_of(tensor);
-      if (with_account([&](Account& account) { return account.knows(address); })) {
-        queue_->push({.kind = EventKind::Retag,
-                      .category = category,
-                      .region = hooks::region_of_parameter(tensor),
-                      .address = address});
+      if (books_->with_account([&](Account& account) { return account.knows(address); })) {
+        books_->queue.push({.kind = EventKind::Retag,
+                            .category = category,
+                            .region = hooks::region_of_parameter(tensor),
+                            .address = address});
       } else if (!host_ || tensor.device().type() != device_.type() || !host_->adopt(tensor, category)) {
         foreign += tensor.storage().nbytes();
       }
@@ -138,36 +151,26 @@ class Tracker::Impl {
     return foreign;
   }
 
-  std::uint64_t allocator_bytes() const { return host_ ? host_->live_bytes() : cuda_->allocated_bytes(); }
-  EventQueue& queue() { return *queue_; }
+  std::uint64_t allocator_bytes() const {
+    return host_ ? host_->live_bytes() : books_->cuda->allocated_bytes();
+  }
+  Books& books() { return *books_; }
+
+  // The sink gets every event, and none that comes later.
   ~Impl() {
-    with_account_quietly([](Account&) {});  // the sink gets every event
+    host_.reset();
+    books_->with_account_quietly([](Account& account) { account.send_to(nullptr); });
   }
 
  private:
-  void settle_account() {
-    with_account([](Account&) {});
-  }
-
-  void empty_queue() {
-    cuda_ ? cuda_->take(batch_) : queue_->take(batch_);
-    for (const RawEvent& event : batch_) account_.apply(event);
-    batch_.clear();
-  }
-
-  std::shared_ptr<EventQueue> queue_ = std::make_shared<EventQueue>();
-  std::mutex mutex_;
-  Account account_;
-  std::vector<RawEvent> batch_;
+  const std::shared_ptr<Books> books_;
   c10::Device device_;
-  OperatorWatch operators_{*queue_, kQueueLength, [this] { settle_account(); }};
-  SaveWatch saves_{*queue_};
-  GradientWatch gradients_{*queue_};
+  OperatorWatch operators_{books_->queue, kQueueLength, [this] { books_->with_account([](Account&) {}); }};
+  SaveWatch saves_{books_->queue};
+  GradientWatch gradients_{books_->queue};
   std::optional<HostWatch> host_;
-  std::unique_ptr<CudaTracker> cuda_;
   hooks::OperatorListenerGuard operators_guard_{operators_};
-  hooks::SavedTensorGuard saves_guard_{saves_};
-  hooks::SavedTensorListenerGuard saves_listener_guard_{saves_};
+  hooks::SavedTensorListenerGuard saves_guard_{saves_};
   hooks::RegionListenerGuard gradients_guard_{gradients_};
 };
 
@@ -179,39 +182,39 @@ std::uint64_t Tracker::adopt(at::TensorList tensors, Category category) {
 }
 
 trace::BlockId Tracker::block(const at::Tensor& tensor) {
-  return impl_->with_account([&](Account& account) { return account.block(block_of(tensor)); });
+  return impl_->books().with_account([&](Account& account) { return account.block(block_of(tensor)); });
 }
 
 void Tracker::send_to(trace::EventSink* sink) {
-  impl_->with_account([&](Account& account) { account.send_to(sink); });
+  impl_->books().with_account([&](Account& account) { account.send_to(sink); });
 }
 
 void Tracker::mark(std::string_view name, std::uint64_t number) {
-  const auto id = impl_->with_account([&](Account& account) { return account.names().intern(name); });
-  impl_->queue().push(
+  const auto id = impl_->books().with_account([&](Account& account) { return account.names().intern(name); });
+  impl_->books().queue.push(
       {.kind = EventKind::Mark, .region = hooks::current_region(), .bytes = number, .name = id});
 }
 
 std::uint64_t Tracker::live_bytes() {
-  return impl_->with_account([](Account& account) { return account.ledger().live_bytes(); });
+  return impl_->books().with_account([](Account& account) { return account.ledger().live_bytes(); });
 }
 std::uint64_t Tracker::peak_bytes() {
-  return impl_->with_account([](Account& account) { return account.ledger().peak_bytes(); });
+  return impl_->books().with_account([](Account& account) { return account.ledger().peak_bytes(); });
 }
 trace::Snapshot Tracker::live() {
-  return impl_->alive();
+  return impl_->books().alive();
 }
 std::optional<Refusal> Tracker::last_refusal() {
-  return impl_->with_account_quietly([](Account& account) { return account.last_refusal(); });
+  return impl_->books().with_account_quietly([](Account& account) { return account.last_refusal(); });
 }
 trace::Snapshot Tracker::peak() {
-  return impl_->with_account([](Account& account) { return account.ledger().peak(account.names()); });
+  return impl_->books().with_account([](Account& account) { return account.ledger().peak(account.names()); });
 }
 trace::CategoryBytes Tracker::category_peaks() {
-  return impl_->with_account([](Account& account) { return account.ledger().category_peaks(); });
+  return impl_->books().with_account([](Account& account) { return account.ledger().category_peaks(); });
 }
 void Tracker::reset_peak() {
-  impl_->with_account([](Account& account) { account.ledger().reset_peak(); });
+  impl_->books().with_account([](Account& account) { account.ledger().reset_peak(); });
 }
 std::uint64_t Tracker::allocator_bytes() const {
   return impl_->allocator_bytes();
@@ -220,10 +223,10 @@ std::uint64_t Tracker::allocator_bytes() const {
 Tracker::Claim::Claim(Tracker& tracker, Category category)
     : tracker_(tracker),
       category_(category),
-      first_(tracker.impl_->with_account([](Account& account) { return account.next_block(); })) {}
+      first_(tracker.impl_->books().with_account([](Account& account) { return account.next_block(); })) {}
 
 Tracker::Claim::~Claim() {
-  tracker_.impl_->with_account_quietly(
+  tracker_.impl_->books().with_account_quietly(
       [&](Account& account) { account.claim_since(first_, category_, account.last_time()); });
 }
 

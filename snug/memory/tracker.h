@@ -31,8 +31,9 @@ struct TrackerOptions {
 };
 
 // Allocations and frees are seen on every thread; operators, saved tensors and gradients on the thread that
-// made the tracker and in the backwards it starts. Destroyed on that thread, before guards made earlier. On
-// CUDA one at a time; on the CPU and on Meta they nest.
+// made the tracker and in the backwards it starts. It only watches: what a Recording or a Session does is the
+// same with and without it. Destroyed on that thread. On CUDA one at a time; on the CPU and on Meta any
+// number, on any threads, which end in any order: each limits and counts until it ends.
 class SNUG_API Tracker {
  public:
   explicit Tracker(const TrackerOptions& options = {});

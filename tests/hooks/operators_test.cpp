@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -125,6 +126,54 @@ TEST(Operators, TwoThreadsHaveTheirOwnListeners) {
   b.join();
   EXPECT_EQ(first.names, std::vector<std::string>(100, "aten::ones"));
   EXPECT_EQ(second.names, std::vector<std::string>(50, "aten::zeros"));
+}
+
+TEST(Operators, GuardsOfAThreadEndInAnyOrder) {
+  Names first, second;
+  auto first_guard = std::make_unique<OperatorListenerGuard>(first);
+  auto second_guard = std::make_unique<OperatorListenerGuard>(second);
+  first_guard.reset();
+  at::ones({1});
+  EXPECT_TRUE(first.names.empty());
+  EXPECT_EQ(second.names, std::vector<std::string>{"aten::ones"});
+  second_guard.reset();
+  at::ones({1});
+  EXPECT_EQ(second.names.size(), 1u);
+  EXPECT_FALSE(c10::impl::tls_is_dispatch_key_included(kOperatorKey));
+  EXPECT_EQ(current_frames(), nullptr);
+}
+
+TEST(Operators, AGuardThatIsReplacedByALaterOneAgainAndAgainLeavesNothing) {
+  Names seen;
+  auto guard = std::make_unique<OperatorListenerGuard>(seen);
+  for (int i = 0; i < 10; ++i)
+    guard = std::make_unique<OperatorListenerGuard>(seen);  // made before the other goes
+  EXPECT_EQ(current_frames()->size(), 1u);
+  at::ones({1});
+  EXPECT_EQ(seen.names.size(), 1u);
+  guard.reset();
+  EXPECT_EQ(current_frames(), nullptr);
+}
+
+TEST(Operators, SomebodyElsesDebugInfoStaysWhereItIs) {
+  Names outer, inner;
+  auto outer_guard = std::make_unique<OperatorListenerGuard>(outer);
+  {
+    c10::DebugInfoGuard theirs(c10::DebugInfoKind::TEST_INFO, std::make_shared<c10::DebugInfoBase>());
+    const auto top = c10::ThreadLocalDebugInfo::current();
+    {
+      OperatorListenerGuard inner_guard(inner);
+      at::ones({1});
+    }
+    EXPECT_EQ(c10::ThreadLocalDebugInfo::current(), top);
+    outer_guard.reset();
+    at::ones({1});
+    EXPECT_NE(c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::TEST_INFO), nullptr);
+  }
+  EXPECT_EQ(outer.names.size(), 1u);
+  EXPECT_EQ(inner.names.size(), 1u);
+  { OperatorListenerGuard next(inner); }
+  EXPECT_EQ(current_frames(), nullptr);
 }
 
 // As when a node of the backward throws on one of autograd's threads while another still runs.

@@ -125,6 +125,28 @@ TEST(SavedTensors, TheInnermostPolicyThatAnswersWins) {
   EXPECT_EQ(outer.counts.made, silent.asked);
 }
 
+TEST(SavedTensors, AListenerDecidesNothingWhereverItStands) {
+  struct Count : SavedTensorListener {
+    void on_save(const at::Tensor&) override { ++saved; }
+    void on_unpack(const at::Tensor&) override { ++unpacked; }
+    int saved = 0, unpacked = 0;
+  } inside, alone;
+  Problem problem;
+  {
+    CountingPolicy policy;
+    SavedTensorGuard guard(policy);
+    SavedTensorListenerGuard listener_guard(inside);
+    model(problem.x, problem.w).backward();
+    EXPECT_GT(policy.counts.packed, 0);
+    EXPECT_EQ(inside.saved, policy.counts.packed);
+    EXPECT_EQ(inside.unpacked, policy.counts.packed);
+  }
+  SavedTensorListenerGuard listener_guard(alone);
+  model(problem.x, problem.w).backward();
+  EXPECT_EQ(alone.saved, inside.saved);
+  EXPECT_EQ(alone.unpacked, inside.saved);
+}
+
 TEST(SavedTensors, AWriteAfterTheSaveIsRefusedAsInPlainAutograd) {
   CountingPolicy policy;
   SavedTensorGuard guard(policy);

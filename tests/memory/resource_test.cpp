@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -13,6 +14,7 @@
 #include "snug/base/error.h"
 #include "snug/memory/limiting_allocator.h"
 #include "snug/memory/out_of_budget.h"
+#include "snug/memory/tracker.h"
 #include "snug/memory/tracking_allocator.h"
 
 namespace snug::memory {
@@ -213,6 +215,42 @@ TEST(Resource, LimitsNest) {
     EXPECT_EQ(outer->live_bytes(), 100u);
   }
   at::Tensor fits = at::empty({1000}, at::kByte);
+}
+
+TEST(Resource, ScopesEndInAnyOrderAndBlocksGoBackToTheirOwnSource) {
+  Books first_books, second_books;
+  auto tracked = [](Books& books) {
+    return std::make_shared<TrackingAllocator>(default_resource(c10::kCPU), lend(books));
+  };
+  auto first = std::make_unique<ResourceScope>(c10::kCPU, tracked(first_books));
+  auto watching = std::make_unique<Tracker>();
+  at::Tensor of_first = at::empty({100}, at::kByte);
+  const auto second_source = tracked(second_books);
+  auto second = std::make_unique<ResourceScope>(c10::kCPU, second_source);
+  at::Tensor of_second = at::empty({10}, at::kByte);
+  first.reset();
+  EXPECT_EQ(current_resource(c10::kCPU), second_source);
+  second.reset();
+  at::Tensor of_none = at::empty({1}, at::kByte);
+  EXPECT_EQ(watching->live_bytes(), 101u);
+  EXPECT_EQ(first_books.live, 100u);
+  EXPECT_EQ(second_books.live, 10u);
+  of_first.reset();
+  of_second.reset();
+  EXPECT_EQ(watching->live_bytes(), 1u);
+  EXPECT_EQ(first_books.live + second_books.live, 0u);
+  EXPECT_EQ(first_books.wrong + second_books.wrong, 0);
+  watching.reset();
+  EXPECT_EQ(current_resource(c10::kCPU), default_resource(c10::kCPU));
+}
+
+TEST(Resource, WhatWasBuiltOnATrackerIsNotLimitedByItOnceItIsGone) {
+  auto tracker = std::make_unique<Tracker>(TrackerOptions{.budget_bytes = 1000});
+  ResourceScope scope(c10::kCPU, std::make_shared<LimitingAllocator>(current_resource(c10::kCPU), 2000));
+  EXPECT_THROW(at::empty({1001}, at::kByte), OutOfBudget);
+  tracker.reset();
+  at::empty({2000}, at::kByte);
+  EXPECT_THROW(at::empty({2001}, at::kByte), OutOfBudget);
 }
 
 TEST(Resource, CudaHasNoResource) {

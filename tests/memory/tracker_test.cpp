@@ -6,12 +6,19 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/optim/adamw.h>
 
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <optional>
 #include <thread>
 
+#include "snug/hooks/operators.h"
 #include "snug/hooks/region.h"
 #include "snug/memory/out_of_budget.h"
 #include "snug/memory/process_memory.h"
 #include "snug/memory/resource.h"
+#include "snug/tape/recording.h"
+#include "snug/tape/region.h"
 #include "tests/support/mlp.h"
 
 namespace snug::memory {
@@ -334,6 +341,95 @@ TEST(Tracker, AFailingSinkIsReportedOnceAndTheAccountGoesOn) {
   EXPECT_THROW(tracker.live_bytes(), RunError);
   x.reset();
   EXPECT_EQ(tracker.live_bytes(), 0u);
+}
+
+TEST(Tracker, InsideARecordingItOnlyWatches) {
+  at::Tensor x = at::randn({64, 64}).requires_grad_();
+  const auto dropped = [&](bool tracker_first) {
+    std::optional<Tracker> tracker;
+    if (tracker_first) tracker.emplace();
+    tape::Recording recording(tape::Fates::recompute());
+    if (!tracker_first) tracker.emplace();
+    region("watched", [&] { return at::tanh(at::exp(x)).sum(); }).backward();
+    tracker.reset();
+    return recording.totals().at("watched").dropped_values;
+  };
+  EXPECT_EQ(dropped(true), 2u);
+  EXPECT_EQ(dropped(false), 2u);
+}
+
+TEST(Tracker, InsideARecordingItSeesWhatIsKept) {
+  at::Tensor x = at::randn({64, 64}).requires_grad_();
+  tape::Recording recording(tape::Fates::keep());
+  Tracker tracker;
+  at::Tensor loss = region("watched", [&] { return at::tanh(at::exp(x)).sum(); });
+  EXPECT_EQ(tracker.live()[Category::Activation], 2u * 64 * 64 * sizeof(float));
+}
+
+constexpr std::int64_t k64MiB = 64 << 20;
+
+TEST(Tracker, OneThatEndsBeforeAnInnerOneTakesItsLimitAndNoOther) {
+  auto outer = std::make_unique<Tracker>(TrackerOptions{.budget_bytes = k64MiB});
+  auto inner = std::make_unique<Tracker>(TrackerOptions{.budget_bytes = 2 * k64MiB});
+  at::Tensor x = at::ones({1000});
+  outer.reset();
+  at::empty({k64MiB + 1}, at::kByte);
+  EXPECT_THROW(at::empty({2 * k64MiB + 1}, at::kByte), OutOfBudget);
+  EXPECT_EQ(inner->live_bytes(), 4000u);
+  x = at::ones({10});
+  EXPECT_EQ(inner->live_bytes(), 40u);
+  EXPECT_EQ(inner->allocator_bytes(), 40u);
+  inner.reset();
+  at::empty({2 * k64MiB + 1}, at::kByte);
+  EXPECT_EQ(current_resource(c10::kCPU), default_resource(c10::kCPU));
+}
+
+TEST(Tracker, OneThatEndsFirstOnItsOwnThreadLeavesNothingBehind) {
+  auto outer = std::make_unique<Tracker>(TrackerOptions{.budget_bytes = k64MiB});
+  std::atomic<bool> begun = false, may_end = false;
+  std::thread other([&] {
+    Tracker inner;
+    begun = true;
+    while (!may_end) std::this_thread::yield();
+  });
+  while (!begun) std::this_thread::yield();
+  outer.reset();
+  may_end = true;
+  other.join();
+  at::empty({2 * k64MiB}, at::kByte);
+}
+
+TEST(Tracker, AnInnerOneAdoptsWhatNoneOfTheOthersKnows) {
+  Tracker outer;
+  at::Tensor x;
+  {
+    Tracker in_between;
+    x = at::ones({1000});
+  }
+  at::Tensor y = at::ones({1000});
+  Tracker middle, inner;
+  EXPECT_EQ(inner.adopt({x, y}, Category::Parameter), 0u);
+  EXPECT_EQ(inner.live_bytes(), 8000u);
+  EXPECT_EQ(middle.allocator_bytes(), 0u);
+  x.reset();
+  y.reset();
+  for (Tracker* tracker : {&outer, &middle, &inner}) {
+    EXPECT_EQ(tracker->live_bytes(), 0u);
+    EXPECT_EQ(tracker->allocator_bytes(), 0u);
+  }
+}
+
+TEST(Tracker, TwoOnOneThreadSeeOperatorsUntilEachEnds) {
+  auto first = std::make_unique<Tracker>();
+  Collect collect;
+  auto second = std::make_unique<Tracker>(TrackerOptions{.sink = &collect});
+  first.reset();
+  at::Tensor x = at::ones({4}).requires_grad_();
+  at::Tensor y = (x * x).sum();
+  EXPECT_EQ(second->live()[Category::Parameter], 16u);
+  second.reset();
+  EXPECT_EQ(std::ranges::count(collect.events, trace::EventKind::Save, &trace::Event::kind), 2);
+  EXPECT_FALSE(c10::impl::tls_is_dispatch_key_included(hooks::kOperatorKey));
 }
 
 TEST(ProcessMemory, OnTheCpuTheResidentSetIsLargerThanTheTensors) {
