@@ -72,14 +72,15 @@ void SketchedMoments::begin_operator() {
 }
 
 void SketchedMoments::mark(const std::string& name, std::uint64_t number) {
-  if (name == "unpack") {
+  const bool is_older = !passages.contains(number >> 32);  // the graph of a step before
+  if (name == "unpack" && !is_older) {
     unpacking_ = number >> 32;
     if (passages[*unpacking_].unpacks.empty())
       passages[*unpacking_].backward.begin = static_cast<std::uint32_t>(peaks.size());
     passages[*unpacking_].unpacks.push_back({sketch.moments++, number & 0xffffffff, Sketch::kNever});
   }
   if (name == "unpacked") unpacking_.reset();
-  if (name == "released") {
+  if (name == "released" && !is_older) {
     Passage& passage = passages[number >> 32];
     passage.releases[number & 0xffffffff] = sketch.moments;
     sketch.operators_of_passes = passage.backward.end = static_cast<std::uint32_t>(peaks.size());

@@ -12,6 +12,14 @@ namespace snug::capture {
 using trace::Moment;
 using trace::Sketch;
 
+namespace {
+
+// Of this thread.
+thread_local bool is_unpacking = false;
+thread_local std::uint32_t last_operator = 0;  // in Sketch::operators
+
+}  // namespace
+
 Sketcher::Sketcher(memory::Tracker& tracker, bool stand_ins) : tracker_(tracker), stand_ins_(stand_ins) {}
 
 Sketcher::~Sketcher() {
@@ -34,6 +42,8 @@ Sketch Sketcher::finish(tape::Recording& recording) {
   auto tapes = recording.take_numbered_tapes();  // among them may be some from before
   for (const auto& [number, passage] : moments->passages) {
     const auto tape = tapes.find(number);
+    if (tape == tapes.end() && passage.unpacks.empty() && !stand_ins_)
+      continue;  // an output that is looked at
     check(tape != tapes.end(),
           "a sketch needs whole steps: the graph of a region is still there after the step");
     moments->sketch.calls.push_back(make_call(*moments, number, std::move(tape->second)));
@@ -46,12 +56,17 @@ void Sketcher::on_operator(hooks::OperatorCall& call) {
   OperatorWork measured(call.op, call.stack);
   call.proceed();
   trace::Work work = measured.finish(call.stack);
-  if (is_unpacking_) work = {};  // it stands for something else
+  if (is_unpacking) work = {};  // it stands for something else
+  std::lock_guard lock(mutex_);
+  last_operator = static_cast<std::uint32_t>(moments_->sketch.operators.size());
   moments_->sketch.operators.push_back(std::move(work));
 }
 
 void Sketcher::on_begin(std::uint64_t tape) {
-  places_[tape];  // it may record nothing
+  {
+    std::lock_guard lock(mutex_);
+    places_[tape];  // it may record nothing
+  }
   tracker_.mark("region begins", tape);
 }
 
@@ -60,22 +75,25 @@ void Sketcher::on_end(std::uint64_t tape) {
 }
 
 void Sketcher::on_value(std::uint64_t tape, trace::ValueIndex value, const at::Tensor& tensor) {
-  places_[tape].blocks[value] = tracker_.block(tensor);
+  const trace::BlockId block = tracker_.block(tensor);
+  std::lock_guard lock(mutex_);
+  places_[tape].blocks[value] = block;
 }
 
 void Sketcher::on_operation(std::uint64_t tape, std::uint32_t operation) {
+  std::lock_guard lock(mutex_);
   auto& operators = places_[tape].operators;
   operators.resize(operation + 1);
-  operators[operation] = static_cast<std::uint32_t>(moments_->sketch.operators.size() - 1);
+  operators[operation] = last_operator;
 }
 
 void Sketcher::before_unpack(std::uint64_t tape, std::size_t save) {
   tracker_.mark("unpack", tape_and_save(tape, save));
-  is_unpacking_ = true;
+  is_unpacking = true;
 }
 
 void Sketcher::after_unpack() {
-  is_unpacking_ = false;
+  is_unpacking = false;
   tracker_.mark("unpacked");
 }
 

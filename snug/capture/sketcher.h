@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "snug/base/export.h"
@@ -61,8 +62,8 @@ class SNUG_API Sketcher final : public hooks::OperatorListener, public tape::Ske
   memory::Tracker& tracker_;
   const bool stand_ins_;
   std::unique_ptr<SketchedMoments> moments_;  // while it sketches
-  std::map<std::uint64_t, Places> places_;    // by tape
-  bool is_unpacking_ = false;
+  std::mutex mutex_;  // of moments_->sketch.operators and places_: a backward may run on several threads
+  std::map<std::uint64_t, Places> places_;  // by tape
 };
 
 }  // namespace snug::capture

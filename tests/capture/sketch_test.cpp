@@ -1,9 +1,11 @@
 // What the torch-free timeline says of any fates is what a capture of the step under them says, to the byte.
 #include <ATen/ATen.h>
+#include <ATen/ThreadLocalState.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
+#include <thread>
 
 #include "snug/base/error.h"
 #include "snug/capture/capture.h"
@@ -192,6 +194,25 @@ TEST(SketchedStep, WhereItRunsIsExactButForInputs) {
     ASSERT_GE(simulated_peak(timeline, fates), tracker.peak_bytes()) << "assignment " << i;
     ASSERT_LE(simulated_peak(timeline, fates), tracker.peak_bytes() + 512) << "assignment " << i;
   }
+}
+
+// As where a backward has nodes on two devices.
+TEST(SketchedStep, TheOperatorsOfTwoThreadsAreAllThere) {
+  memory::Tracker tracker;
+  Sketcher sketcher(tracker);
+  hooks::OperatorListenerGuard guard(sketcher);
+  tape::Recording recording(tape::Fates::recompute());
+  sketcher.begin(recording);
+  const auto run = [] {
+    for (int i = 0; i < 2000; ++i) at::ones({1});
+  };
+  std::thread other([&, state = at::ThreadLocalState()] {
+    at::ThreadLocalStateGuard as_autograds_threads(state);
+    run();
+  });
+  run();
+  other.join();
+  EXPECT_EQ(sketcher.finish(recording).operators.size(), 2u * 2000);
 }
 
 TEST(SketchedStep, AGraphThatOutlivesItIsRefusedAndHarmless) {
