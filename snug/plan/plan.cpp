@@ -240,7 +240,11 @@ void check_matches(const RegionPlan& plan, const trace::RegionTape& tape) {
     check(has_name && made.contains({value.operation, value.output}), "the plan ", does, " value ",
           text(value), " of region \"", plan.region, "\", which has no such value");
   };
-  for (const ValueName& value : plan.recompute) check_is_there("re-makes", value);
+  for (const ValueName& value : plan.recompute) {
+    check_is_there("re-makes", value);
+    check(value.operation == ValueName::kInput || tape.operations[value.operation].replayable,
+          "the plan re-makes value ", text(value), " of region \"", plan.region, "\", which must be kept");
+  }
   for (const ValueName& value : plan.offload) check_is_there("offloads", value);
 }
 

@@ -39,10 +39,12 @@ std::uint64_t below(std::uint64_t a, std::uint64_t b) {
   return a > b ? a - b : 0;
 }
 
-RegionPlan region_plan(const StepModel::Region& region, const Sketch::Call& call,
+RegionPlan region_plan(const StepModel::Region& region, const Sketch& sketch,
                        const std::vector<Fate>& fates) {
-  const trace::RegionTape& tape = call.tape;
-  RegionPlan plan{.region = region.name, .structure = tape.structure_hash(), .bytes = made_bytes(tape)};
+  const trace::RegionTape& tape = sketch.calls[region.calls[0]].tape;
+  RegionPlan plan{.region = region.name, .structure = tape.structure_hash()};
+  for (const std::size_t call : region.calls)  // passes may differ in length
+    plan.bytes = std::max(plan.bytes, made_bytes(sketch.calls[call].tape));
   for (std::size_t i = 0; i < fates.size(); ++i) {
     const trace::TapeValue& value = tape.values[i];
     const bool is_input = value.operation == trace::TapeValue::kOutside;
@@ -183,8 +185,7 @@ Plan Planner::write_down(const Decision& decision, Json step) const {
             .levers = decision.levers};
   for (std::size_t i = 0; i < taken.chosen.size(); ++i) {
     const StepModel::Region& region = split.model->regions()[i];
-    plan.regions.push_back(region_plan(region, split.model->sketch().calls[region.calls[0]],
-                                       (*region.choices)[taken.chosen[i]]));
+    plan.regions.push_back(region_plan(region, split.model->sketch(), (*region.choices)[taken.chosen[i]]));
   }
   return plan;
 }

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -19,34 +20,54 @@ struct Planned {
   std::string name;
 };
 
+using Name = std::pair<std::uint32_t, std::uint32_t>;  // operation and output
+
 struct Region {
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Planned> listed;  // by operation and output
-  bool is_other = false;  // this call runs operations that the plan does not have
+  std::map<Name, Planned> listed;
   std::uint64_t planned_bytes = 0;
-  std::uint64_t bytes = 0;  // made so far in this call
-  std::pair<std::uint32_t, std::uint32_t> last;
+  // Of this call:
+  std::optional<Name> first;
+  Name last;
+  std::uint64_t bytes = 0;  // made so far
+  bool is_other = false;    // it runs operations that the plan does not have, or makes more
+
+  // Tensors of a list that is written in place share one name, so the same name again begins another call
+  // only where a call begins with it.
+  void begin_if_another(const Name& here) {
+    if (!first || here < last || (here == last && here == *first)) {
+      first = here;
+      bytes = 0;
+      is_other = false;
+    }
+    last = here;
+  }
 };
 
-using Regions = std::map<std::string, Region, std::less<>>;
+struct Regions {
+  std::map<std::string, Region, std::less<>> by_name;
+  std::function<void(const std::string&)> too_much;
+};
 
 Fate fate(Regions& regions, const tape::ValueInfo& value) {
-  const auto found = regions.find(value.outermost);
-  if (found == regions.end()) return Fate::Recompute;
+  const auto found = regions.by_name.find(value.outermost);
+  if (found == regions.by_name.end()) return Fate::Recompute;
   Region& region = found->second;
-  const std::pair here(value.ordinal, value.output);
+  const Name here(value.ordinal, value.output);
   const auto listed = region.listed.find(here);
   if (value.ordinal == tape::ValueInfo::kInput)
     return listed == region.listed.end() ? Fate::Keep : listed->second.fate;
-  if (here <= region.last) {  // another call
-    region.bytes = 0;
-    region.is_other = false;
-  }
-  region.last = here;
+  region.begin_if_another(here);
+  const bool was_too_much = region.bytes > region.planned_bytes;
   region.bytes += value.bytes;
-  check(region.bytes <= region.planned_bytes, "region \"", value.outermost, "\" makes more than the ",
-        format_bytes(region.planned_bytes),
-        " that were planned for it: a larger batch or a longer sequence than the plan's; "
-        "plan for the largest");
+  if (region.bytes > region.planned_bytes && !was_too_much) {
+    const std::string text =
+        concat("region \"", value.outermost, "\" makes more than the ", format_bytes(region.planned_bytes),
+               " that were planned for it: a larger batch or a longer sequence than the plan's; plan for the "
+               "largest");
+    region.is_other = true;
+    check(static_cast<bool>(regions.too_much), text);
+    regions.too_much(text);
+  }
   if (listed != region.listed.end() && listed->second.name != value.operation) region.is_other = true;
   if (region.is_other) return Fate::Recompute;
   return listed == region.listed.end() ? Fate::Keep : listed->second.fate;
@@ -54,10 +75,11 @@ Fate fate(Regions& regions, const tape::ValueInfo& value) {
 
 }  // namespace
 
-tape::Fates planned_fates(const plan::Plan& plan) {
+tape::Fates planned_fates(const plan::Plan& plan, std::function<void(const std::string&)> too_much) {
   auto regions = std::make_shared<Regions>();
+  regions->too_much = std::move(too_much);
   for (const plan::RegionPlan& planned : plan.regions) {
-    Region& region = (*regions)[planned.region];
+    Region& region = regions->by_name[planned.region];
     region.planned_bytes = planned.bytes;
     const auto list = [&](const std::vector<plan::ValueName>& values, Fate fate) {
       for (const plan::ValueName& value : values)

@@ -2,9 +2,13 @@
 //
 //   tape::Recording recording(session::planned_fates(plan));
 //
-// What the plan does not know, or knows under another name, is re-made: a surprise costs time, never memory.
-// A region that makes more bytes than were planned is an Error that says so, before memory runs out.
+// Regions that the plan does not have, and calls that run another operation where the plan names one, are
+// re-made. What it names nowhere is kept, but never more than the bytes that it knows its region to make: a
+// region that makes more is an Error that says so, or, if `too_much` is given, is re-made from there on.
 #pragma once
+
+#include <functional>
+#include <string>
 
 #include "snug/base/export.h"
 #include "snug/plan/plan.h"
@@ -12,6 +16,8 @@
 
 namespace snug::session {
 
-SNUG_API tape::Fates planned_fates(const plan::Plan& plan);
+// `too_much` hears once per call of a region, inside it, what the Error would say.
+SNUG_API tape::Fates planned_fates(const plan::Plan& plan,
+                                   std::function<void(const std::string&)> too_much = {});
 
 }  // namespace snug::session

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <list>
+#include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,19 +26,47 @@ namespace snug {
 
 namespace {
 
+// Sessions end in any order, on any threads, and torch gives a new thread the count that was set last: only
+// the first session sees the usual one.
 class ThreadCount {
  public:
-  explicit ThreadCount(const plan::Plan& plan) : before_(at::get_num_threads()) {
+  explicit ThreadCount(const plan::Plan& plan) {
+    std::lock_guard lock(wishes().mutex);
+    const int before = at::get_num_threads();
+    if (wishes().alive.empty()) wishes().usual = before;
     const auto planned = plan.step.find("threads");
-    if (planned != plan.step.end() && planned->is_number_integer() && planned->get<int>() > 0)
-      at::set_num_threads(planned->get<int>());
+    const bool is_planned =
+        planned != plan.step.end() && planned->is_number_integer() && planned->get<int>() > 0;
+    place_ = wishes().alive.insert(wishes().alive.end(),
+                                   {std::this_thread::get_id(), is_planned ? planned->get<int>() : before});
+    at::set_num_threads(place_->threads);
   }
-  ~ThreadCount() { at::set_num_threads(before_); }
+  ~ThreadCount() {
+    std::lock_guard lock(wishes().mutex);
+    wishes().alive.erase(place_);
+    int left = wishes().usual;
+    for (const Wish& wish : wishes().alive)
+      if (wish.of == std::this_thread::get_id()) left = wish.threads;
+    at::set_num_threads(left);
+  }
   ThreadCount(const ThreadCount&) = delete;  // it is a stretch of time
   ThreadCount& operator=(const ThreadCount&) = delete;
 
  private:
-  int before_;
+  struct Wish {
+    std::thread::id of;
+    int threads;
+  };
+  struct Wishes {
+    std::mutex mutex;
+    std::list<Wish> alive;
+    int usual = 0;
+  };
+  static Wishes& wishes() {
+    static Wishes all;
+    return all;
+  }
+  std::list<Wish>::iterator place_;
 };
 
 // Of torch's CUDA allocator.
@@ -91,13 +122,18 @@ class Session::Impl {
             {.device = options.device,
              .budget_bytes = options.device.is_cuda() ? std::nullopt : std::optional(plan_.budget_bytes)}),
         budget_(options.device, plan_.budget_bytes, plan::outside_or_usual(plan_.predicted.outside_bytes)),
-        stage_(options.lean_at_first.value_or(options.device.is_cuda()) ? Stage::First : Stage::Planned),
-        recording_(stage_ == Stage::First ? tape::Fates::recompute() : session::planned_fates(plan_),
+        stage_(options.lean_at_first.value_or(options.device.is_cuda()) ? Stage::First
+               : options.prove                                         ? Stage::Proven
+                                                                       : Stage::Planned),
+        recording_(stage_ == Stage::Planned ? planned_fates() : tape::Fates::recompute(),
                    {.describe = true,
                     .host = store_for(plan_, options.device),
+                    .prove = options.prove,
                     .model = parameters.vec()}) {
     if (!options_.say) options_.say = say_on_stderr;
     tracker_.adopt(parameters, trace::Category::Parameter);
+    tracker_.adopt(options.adopt, trace::Category::Other);
+    options_.adopt.clear();  // they may go before the session
   }
 
   void end_step() {
@@ -109,6 +145,8 @@ class Session::Impl {
     switch (stage_) {
       case Stage::First:
         return sketch_the_next();
+      case Stage::Proven:
+        return use_plan();
       case Stage::Sketched:
         return plan_from_sketch();
       case Stage::Planned:
@@ -124,26 +162,32 @@ class Session::Impl {
   bool is_as_planned() const { return stage_ == Stage::Planned; }
 
  private:
-  enum class Stage { First, Sketched, Planned, Lean };
+  enum class Stage { First, Proven, Sketched, Planned, Lean };
+  static constexpr int kMostSketches = 3;  // of a loop that cannot be planned, before it is lean for good
 
-  void look_at(const std::vector<trace::RegionTape>& tapes, std::uint64_t peak) {
-    const std::string difference = how_it_differs(tapes);
-    if (!difference.empty()) {
-      if (replanned_) return be_lean(difference);
-      options_.say(concat(difference, "; the next step keeps nothing, then there is a new plan"));
-      return sketch_the_next();
-    }
-    // The first step makes the optimizer's states: before them the peak says nothing. On CUDA the plan's
-    // figure holds what no tensor needs.
-    if (replanned_ || steps_ < 2 || options_.device.is_cuda()) return;
-    const std::uint64_t predicted = plan_.predicted.peak_bytes;
-    if (static_cast<double>(peak) <= (1 + options_.margin) * static_cast<double>(predicted)) return;
-    options_.say(concat("the step needed ", format_bytes(peak), " where ", format_bytes(predicted),
-                        " were predicted; the next step keeps nothing, then there is a new plan"));
-    sketch_the_next();
+  tape::Fates planned_fates() {
+    return session::planned_fates(plan_, [this](const std::string& text) {
+      if (too_much_.empty()) too_much_ = text;
+    });
   }
 
-  std::string how_it_differs(const std::vector<trace::RegionTape>& tapes) const {
+  // The first step has shown what cannot be re-made. A plan that does not know is for another step.
+  void use_plan() {
+    const std::vector<trace::RegionTape> tapes = recording_.take_tapes();
+    recording_.use(planned_fates());
+    stage_ = Stage::Planned;
+    look_at(tapes, /*peak=*/0);
+  }
+
+  void look_at(const std::vector<trace::RegionTape>& tapes, std::uint64_t peak) {
+    const std::string difference = how_it_differs(tapes, peak);
+    if (difference.empty()) return;
+    if (replanned_) return be_lean(difference);
+    sketch_or_be_lean(difference);
+  }
+
+  std::string how_it_differs(const std::vector<trace::RegionTape>& tapes, std::uint64_t peak) {
+    if (!too_much_.empty()) return std::exchange(too_much_, "");
     for (const trace::RegionTape& tape : tapes) {
       if (tape.unpacks.empty()) continue;  // no backward: an evaluation, or a step that threw
       const auto planned = std::ranges::find(plan_.regions, tape.region, &plan::RegionPlan::region);
@@ -154,7 +198,20 @@ class Session::Impl {
         return error.what();
       }
     }
-    return "";
+    // The first step makes the optimizer's states: before them the peak says nothing. On CUDA the plan's
+    // figure holds what no tensor needs.
+    const std::uint64_t predicted = plan_.predicted.peak_bytes;
+    if (steps_ < 2 || options_.device.is_cuda() ||
+        static_cast<double>(peak) <= (1 + options_.margin) * static_cast<double>(predicted))
+      return "";
+    return concat("the step needed ", format_bytes(peak), " where ", format_bytes(predicted),
+                  " were predicted");
+  }
+
+  void sketch_or_be_lean(const std::string& why) {
+    if (++sketches_ > kMostSketches) return be_lean(why);
+    options_.say(why + "; the next step keeps nothing, then there is a new plan");
+    sketch_the_next();
   }
 
   void sketch_the_next() {
@@ -176,15 +233,36 @@ class Session::Impl {
                                       plan::MeasuredCosts(hardware_), plan::links_of(hardware_))}},
                                 plan::overhead_of(hardware_));
     const plan::Decision decision = planner.decide(plan_.budget_bytes);
-    plan_ = planner.write_down(decision, plan_.step);
+    plan::Plan next = planner.write_down(decision, plan_.step);
+    if (is_of_a_smaller_step(next)) {
+      options_.say("this step is smaller than the one that was planned for: the plan stays");
+      return use(plan_);
+    }
+    use(std::move(next));
     replanned_ = true;
-    recording_.use(session::planned_fates(plan_));
-    stage_ = Stage::Planned;
     options_.say(concat("planned again from a step of this run: ", format_bytes(plan_.predicted.peak_bytes),
                         decision.fits ? "" : ", which is beyond the budget by ",
                         decision.fits ? "" : format_bytes(decision.missing_bytes)));
   } catch (const std::exception& error) {
-    be_lean(error.what());
+    sketch_or_be_lean(error.what());
+  }
+
+  // It would keep more than the step that was planned for has room for.
+  bool is_of_a_smaller_step(const plan::Plan& next) const {
+    bool is_smaller = false;
+    for (const plan::RegionPlan& region : next.regions) {
+      const auto known = std::ranges::find(plan_.regions, region.region, &plan::RegionPlan::region);
+      if (known == plan_.regions.end() || known->structure != region.structure || known->bytes < region.bytes)
+        return false;
+      is_smaller |= known->bytes > region.bytes;
+    }
+    return is_smaller;
+  }
+
+  void use(plan::Plan plan) {
+    plan_ = std::move(plan);
+    recording_.use(planned_fates());
+    stage_ = Stage::Planned;
   }
 
   void be_lean(const std::string& why) {
@@ -204,8 +282,10 @@ class Session::Impl {
   hooks::OperatorListenerGuard sketcher_guard_{sketcher_};
   Stage stage_;
   tape::Recording recording_;
+  std::string too_much_;  // what a region of this step made more than planned
   std::uint64_t peak_ = 0;
   int steps_ = 0;
+  int sketches_ = 0;  // of steps that were not as planned
   bool replanned_ = false;
 };
 

@@ -9,10 +9,11 @@
 //   }
 //
 // While it lives, what is allocated on this device beyond the budget throws. If a step is not the one that
-// was planned - other operators or, on the CPU, more memory than was predicted by more than the margin, with
-// all that ran since the last end_step() - the next one keeps nothing, is sketched where it runs, and a new
-// plan is made from that. Once: a step that is another again runs as lean as it can from then on. All of it
-// is said. When the session ends, everything is as it was.
+// was planned - other operators, larger tensors or, on the CPU, more memory than was predicted by more than
+// the margin, with all that ran since the last end_step() - the next one keeps nothing, is sketched where it
+// runs, and a new plan is made from that; if it is a smaller one than was planned for, the plan stays. A step
+// that is another than a new plan's runs as lean as it can from then on. All of it is said. When the session
+// ends, everything is as it was.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "snug/base/export.h"
 #include "snug/plan/hardware.h"
@@ -35,8 +37,13 @@ struct SessionOptions {
   // Two steps that keep nothing, then a plan from the second. Default: on CUDA, whose operators and libraries
   // no sketch on Meta has.
   std::optional<bool> lean_at_first;
+  // The first step keeps nothing and is proven: see RecordingOptions.
+  bool prove = true;
   std::optional<plan::Hardware> hardware;       // for a new plan; default: the preset of this device
   std::function<void(const std::string&)> say;  // default: a line on standard error
+  // On the CPU: what is older than the session and counts, beside the parameters: an optimizer's states,
+  // buffers. CUDA counts all there is.
+  std::vector<at::Tensor> adopt;
 };
 
 class SNUG_API Session {

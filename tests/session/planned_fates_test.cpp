@@ -1,0 +1,99 @@
+#include "snug/session/planned_fates.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "snug/base/error.h"
+#include "snug/plan/plan.h"
+
+namespace snug::session {
+namespace {
+
+using tape::Fate;
+
+constexpr std::uint64_t kBytes = 100;
+
+// Answers as a tape would ask: operation, output.
+class Asked {
+ public:
+  explicit Asked(plan::RegionPlan region, bool goes_on = true)
+      : fates_(planned_fates({.regions = {std::move(region)}},
+                             goes_on ? [this](const std::string& text) { said.push_back(text); }
+                                     : std::function<void(const std::string&)>())) {}
+  Fate operator()(std::uint32_t operation, std::uint32_t output, const char* name = "op") {
+    return fates_({.region = "r",
+                   .outermost = "r",
+                   .operation = name,
+                   .ordinal = operation,
+                   .output = output,
+                   .bytes = kBytes});
+  }
+  std::vector<std::string> said;
+
+ private:
+  tape::Fates fates_;
+};
+
+TEST(PlannedFates, MoreThanPlannedByHandIsAnErrorThatNamesTheRegion) {
+  Asked asked({.region = "r", .bytes = kBytes}, /*goes_on=*/false);
+  EXPECT_EQ(asked(0, 0), Fate::Keep);
+  try {
+    asked(1, 0);
+    ADD_FAILURE() << "went on";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("\"r\" makes more"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(asked(0, 0), Fate::Keep) << "another call";
+}
+
+TEST(PlannedFates, FromTheByteOnThatIsTooManyAllIsReMade) {
+  Asked asked({.region = "r", .bytes = 2 * kBytes, .offload = {{3, 0, "op"}}});
+  EXPECT_EQ(asked(0, 0), Fate::Keep);
+  EXPECT_EQ(asked(1, 0), Fate::Keep);
+  EXPECT_EQ(asked(2, 0), Fate::Recompute);
+  EXPECT_EQ(asked(3, 0), Fate::Recompute);
+  EXPECT_EQ(asked.said.size(), 1u) << "once per call";
+  EXPECT_EQ(asked(0, 0), Fate::Keep);
+  for (const std::uint32_t more : {1, 2, 3}) asked(more, 0);
+  EXPECT_EQ(asked.said.size(), 2u);
+}
+
+// Operations that the plan does not name may be those that it keeps: the bytes bound them.
+TEST(PlannedFates, OperationsBeyondThePlansAreKeptUpToItsBytes) {
+  Asked asked({.region = "r", .bytes = 3 * kBytes, .recompute = {{0, 0, "op"}}});
+  EXPECT_EQ(asked(0, 0), Fate::Recompute);
+  int kept = 0;
+  for (std::uint32_t operation = 1; operation < 10; ++operation) kept += asked(operation, 0) == Fate::Keep;
+  EXPECT_EQ(kept, 2);
+}
+
+TEST(PlannedFates, AnotherOperationThanNamedMakesTheCallReMade) {
+  Asked asked({.region = "r", .bytes = 9 * kBytes, .recompute = {{1, 0, "op"}}});
+  EXPECT_EQ(asked(0, 0), Fate::Keep);
+  EXPECT_EQ(asked(1, 0, "another"), Fate::Recompute);
+  EXPECT_EQ(asked(2, 0), Fate::Recompute);
+  EXPECT_EQ(asked(0, 0), Fate::Keep) << "another call";
+}
+
+TEST(PlannedFates, TensorsOfAListThatIsWrittenAreOfOneCall) {
+  Asked asked({.region = "r", .bytes = 3 * kBytes});
+  EXPECT_EQ(asked(0, 0), Fate::Keep);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(asked(1, 1000), Fate::Keep);
+  EXPECT_EQ(asked(1, 1000), Fate::Recompute) << "the fourth value of the call";
+}
+
+TEST(PlannedFates, ARegionOfOneOperationIsAnotherCallEachTime) {
+  Asked asked({.region = "r", .bytes = kBytes});
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(asked(0, 0), Fate::Keep);
+  EXPECT_TRUE(asked.said.empty());
+}
+
+TEST(PlannedFates, ARegionThatThePlanDoesNotHaveIsReMade) {
+  Asked asked({.region = "another", .bytes = 9 * kBytes});
+  EXPECT_EQ(asked(0, 0), Fate::Recompute);
+}
+
+}  // namespace
+}  // namespace snug::session
