@@ -1,10 +1,12 @@
 // Parsing with duplicate keys refused, and typed reads whose errors name the key.
 #include "snug/base/json.h"
 
-#include <cmath>
+#include <algorithm>
 #include <limits>
 #include <string_view>
 #include <type_traits>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "snug/base/mapped_file.h"
@@ -13,11 +15,12 @@ namespace snug {
 namespace {
 
 // Copying and printing a Json recurse; deeper input than any of ours would overflow the stack.
-constexpr int kMaxDepth = 200;
+constexpr std::size_t kMaxDepth = 200;
 constexpr std::size_t kMaxShown = 60;
-// An ordered object is searched key by key.
-constexpr std::size_t kMaxKeys = 30'000, kMaxKeysInAll = 200'000;
 constexpr std::size_t kMaxBytes = 100'000'000;
+// Every key costs a hundred bytes of memory. A text may have so many, or one for every twelve of its bytes,
+// as the header of a safetensors file does at its densest.
+constexpr std::size_t kAlwaysAllowedKeys = 30'000, kBytesPerKey = 12;
 
 std::string dump(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -72,31 +75,78 @@ std::string reason(const Json::exception& error) {
   return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
 }
 
+// Puts a document together event by event. nlohmann's own way looks through the whole object for every new
+// key, which takes minutes for the tensors of a deep model; here a set of keys lies beside each open object.
+class Builder : public nlohmann::json_sax<Json> {
+ public:
+  Builder(const std::string& where, std::size_t most_keys) : where_(where), most_keys_(most_keys) {}
+
+  Json take() { return std::move(root_); }
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t& value) override { return add(std::move(value)); }
+  bool start_object(std::size_t) override { return begin(Json::object()); }
+  bool start_array(std::size_t) override { return begin(Json::array()); }
+  bool end_object() override { return end(); }
+  bool end_array() override { return end(); }
+  bool key(string_t& value) override {
+    if (!open_.back().keys.insert(value).second)
+      fail(where_, ": the key ", quoted(value), " appears twice in one object");
+    check(++keys_ <= most_keys_, where_, ": more than ", most_keys_, " keys");
+    key_ = std::move(value);
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const Json::exception& error) override {
+    fail(where_, ": not valid JSON: ", reason(error));
+  }
+
+ private:
+  struct Open {
+    Json* place;  // stays where it is: what is around it gets nothing new before it has ended
+    std::unordered_set<std::string> keys;
+  };
+
+  Json& put(Json value) {
+    if (open_.empty()) return root_ = std::move(value);
+    Json& around = *open_.back().place;
+    if (around.is_array()) return around.emplace_back(std::move(value));
+    Json::object_t::Container& members = around.get_ref<Json::object_t&>();
+    return members.emplace_back(std::move(key_), std::move(value)).second;
+  }
+  bool add(Json value) {
+    put(std::move(value));
+    return true;
+  }
+  bool begin(Json empty) {
+    check(open_.size() < kMaxDepth, where_, ": nested deeper than ", kMaxDepth, " levels");
+    Json& place = put(std::move(empty));
+    open_.push_back({&place, {}});
+    return true;
+  }
+  bool end() {
+    open_.pop_back();
+    return true;
+  }
+
+  const std::string& where_;
+  std::size_t most_keys_, keys_ = 0;
+  Json root_;
+  std::vector<Open> open_;
+  std::string key_;  // of the value that comes next
+};
+
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where) {
   check(text.size() <= kMaxBytes, where, ": ", text.size(), " bytes of JSON; expected at most ", kMaxBytes);
-  std::vector<std::set<std::string>> open;  // the keys seen in each object that has not ended
-  std::size_t keys = 0;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
-    check(depth <= kMaxDepth, where, ": nested deeper than ", kMaxDepth, " levels");
-    if (event == Json::parse_event_t::object_start) open.emplace_back();
-    if (event == Json::parse_event_t::object_end) open.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const auto& key = value.get_ref<const std::string&>();
-      if (!open.back().insert(key).second)
-        fail(where, ": the key ", quoted(key), " appears twice in one object");
-      check(open.back().size() <= kMaxKeys && ++keys <= kMaxKeysInAll, where, ": more than ", kMaxKeys,
-            " keys in one object, or ", kMaxKeysInAll, " in all");
-    }
-    return true;
-  };
-  Json value;
-  try {
-    value = Json::parse(text, watch);
-  } catch (const Json::exception& error) {
-    fail(where, ": not valid JSON: ", reason(error));
-  }
+  Builder builder(where, std::max(kAlwaysAllowedKeys, text.size() / kBytesPerKey));
+  Json::sax_parse(text, &builder);
+  Json value = builder.take();
   if (!value.is_object()) fail(where, ": expected a JSON object, got ", describe(value));
   return value;
 }

@@ -20,8 +20,8 @@ namespace snug {
 using Json = nlohmann::ordered_json;
 
 // One JSON object, from a file or from text that errors call `where`. Throws Error, in one line, for a
-// missing file, a folder, invalid JSON (with line and column), a key given twice, more than 30,000 keys in
-// one object, and anything but an object.
+// missing file, a folder, invalid JSON (with line and column), a key given twice, more than 100 MB or more
+// keys than 30,000 and one for every twelve bytes, and anything but an object.
 SNUG_API Json read_json(const std::filesystem::path& path);
 SNUG_API Json parse_json(std::string_view text, const std::string& where);
 

@@ -69,7 +69,7 @@ void write_shards(const fs::path& folder, const std::vector<Shard>& shards) {
     write_safetensors(folder / "model.safetensors", shards[0].tensors, metadata);
     return;
   }
-  Json places = Json::object();
+  std::map<std::string, std::string> places;
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());

@@ -15,7 +15,6 @@ static_assert(std::endian::native == std::endian::little, "safetensors are read 
 
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::string_view kLargeFilePointer = "version https://git-lfs";
-constexpr std::uint64_t kLongestHeader = 100'000'000;  // as the reference implementation has it
 
 struct DtypeName {
   c10::ScalarType dtype;

@@ -15,6 +15,8 @@
 
 namespace snug::io {
 
+constexpr std::uint64_t kLongestHeader = 100'000'000;  // as the reference implementation has it
+
 struct TensorEntry {
   std::string name;
   c10::ScalarType dtype = c10::kFloat;

@@ -1,6 +1,7 @@
 #include "snug/io/safetensors_writer.h"
 
 #include <algorithm>
+#include <set>
 #include <span>
 #include <tuple>
 
@@ -16,19 +17,24 @@ namespace {
 // With the length before it, and padded so that what follows is aligned.
 std::string header_of(const std::vector<TensorSource>& tensors,
                       const std::map<std::string, std::string>& metadata) {
-  Json json = Json::object();
-  if (!metadata.empty()) json["__metadata__"] = metadata;
+  std::string text = "{";
+  std::set<std::string> names = {"__metadata__"};
+  const auto add = [&](const std::string& name, const Json& value) {
+    text += concat(text.size() > 1 ? "," : "", Json(name).dump(), ":", value.dump());
+  };
+  if (!metadata.empty()) add("__metadata__", metadata);
   std::uint64_t end = 0;
   for (const TensorSource& tensor : tensors) {
-    check(tensor.name != "__metadata__" && !json.contains(tensor.name), "safetensors: the tensor name '",
-          tensor.name, "' is taken");
+    check(names.insert(tensor.name).second, "safetensors: the tensor name '", tensor.name, "' is taken");
     const std::uint64_t begin = end;
     end += tensor.bytes();
-    json[tensor.name] = {
-        {"dtype", safetensors_name(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+    add(tensor.name,
+        {{"dtype", safetensors_name(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}});
   }
-  std::string text = json.dump();
+  text += "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');
+  check(text.size() <= kLongestHeader, "safetensors: ", tensors.size(), " tensors need a header of ",
+        text.size(), " bytes; at most ", kLongestHeader, " can be read again");
   const std::uint64_t length = text.size();
   return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
 }

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,15 +52,20 @@ class SNUG_API SavedState {
 
 // Whether a folder is a training state, or a model that somebody published.
 SNUG_API bool is_training_state(const std::filesystem::path& folder);
-// Throws Error unless the model of a training state is what was written; its optimizer is not read.
+// Throws Error unless the model of a training state, with what belongs to it, is what was written; its
+// optimizer is not read.
 SNUG_API void check_saved_model(const std::filesystem::path& folder);
+SNUG_API void check_saved_config(const std::filesystem::path& folder);  // the same for config.json alone
+// Throws Error unless state.json is what was written; nothing else is read.
+SNUG_API Json facts_of(const std::filesystem::path& folder);
 
 // The states of a run: folders step-N in run/state, by number. Throws RunError if it cannot be looked into.
 SNUG_API std::filesystem::path state_folder(const std::filesystem::path& run, std::int64_t step);
 SNUG_API std::vector<std::int64_t> saved_steps(const std::filesystem::path& run);
 // What a kill has left under hidden names.
 SNUG_API void remove_unfinished_states(const std::filesystem::path& run);
-// The same, and of the states up to step `newest` all but the last `count`.
-SNUG_API void remove_older_states(const std::filesystem::path& run, std::int64_t newest, std::size_t count);
+// The same, and of the states up to step `newest` all but the last `count`, and but for `also_kept`.
+SNUG_API void remove_older_states(const std::filesystem::path& run, std::int64_t newest, std::size_t count,
+                                  std::optional<std::int64_t> also_kept = std::nullopt);
 
 }  // namespace snug::io

@@ -51,6 +51,10 @@ void refuse_what_is_no_model(const fs::path& path) {
         " is a run of snug train, not a model: its models are in ", (path / "state" / "step-N").string());
 }
 
+fs::path file_of_weights(const fs::path& folder) {
+  return folder / (is_there(folder / kSingle) ? kSingle : kIndex);
+}
+
 WeightFiles::WeightFiles(const fs::path& folder) : folder_(folder) {
   refuse_what_is_no_model(folder);
   if (is_there(folder / kSingle)) {

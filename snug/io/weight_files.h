@@ -15,6 +15,9 @@ namespace snug::io {
 // Throws Error, which says what to give instead, for a file of weights and for the directory of a run.
 SNUG_API void refuse_what_is_no_model(const std::filesystem::path& path);
 
+// The file by which a folder's weights are found: model.safetensors or the index of several.
+SNUG_API std::filesystem::path file_of_weights(const std::filesystem::path& folder);
+
 class SNUG_API WeightFiles {
  public:
   // Throws Error for a folder without weights, a file that is missing, an index that names a tensor which is

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "snug/base/error.h"
+#include "snug/io/training_state.h"
 #include "snug/io/weight_files.h"
 #include "snug/models/config_keys.h"
 #include "snug/models/presets.h"
@@ -68,7 +69,8 @@ constexpr const char* kIrrelevant[] = {
 };
 
 constexpr std::int64_t kLargestTensor = std::int64_t{1} << 40;
-constexpr std::int64_t kMostLayers = std::int64_t{1} << 16;
+// A safetensors file may have 100 MB of header: room for the states of a few times as many.
+constexpr std::int64_t kMostLayers = 10'000;
 
 struct FamilyName {
   Family family;
@@ -164,6 +166,8 @@ ModelConfig load_config(const std::string& model) {
   check(error != std::errc::permission_denied, "--model ", path.string(), ": ", error.message());
   check(is_file, "no model ", model, ": expected a preset (", preset_names(),
         "), a folder with config.json, or a config.json");
+  if (path.filename() == "config.json" && io::is_training_state(path.parent_path()))
+    io::check_saved_config(path.parent_path());
   return parse_config(read_json(path), path.string());
 }
 

@@ -15,6 +15,12 @@ void expect(const JsonReader& json, const std::string& where, const char* key, c
         "; nothing else is supported");
 }
 
+// A key that may be left out, but means nothing as null.
+template <class T>
+T if_given(const JsonReader& json, const char* key, T fallback) {
+  return json.contains(key) ? json.required<T>(key) : fallback;
+}
+
 inline void check_positive(std::int64_t value, const char* key, const std::string& where) {
   check(value >= 1, where, ": ", key, " must be at least 1, got ", value);
 }

@@ -49,10 +49,10 @@ ModelConfig read_gpt2_keys(const JsonReader& json, const std::string& where) {
   constexpr std::int64_t kMost = std::int64_t{1} << 40;  // validate() says more
   config.intermediate_size =
       json.optional<std::int64_t>("n_inner", config.hidden_size <= kMost ? 4 * config.hidden_size : kMost);
-  config.max_positions = json.optional<std::int64_t>("n_positions", 1024);
-  config.norm_eps = json.optional<double>("layer_norm_epsilon", 1e-5);
-  config.tied_embeddings = json.optional<bool>("tie_word_embeddings", true);
-  config.initializer_range = json.optional<double>("initializer_range", 0.02);
+  config.max_positions = if_given<std::int64_t>(json, "n_positions", 1024);
+  config.norm_eps = if_given(json, "layer_norm_epsilon", 1e-5);
+  config.tied_embeddings = if_given(json, "tie_word_embeddings", true);
+  config.initializer_range = if_given(json, "initializer_range", 0.02);
   for (const char* key : kIrrelevantInGpt2) json.ignore(key);
   return config;
 }

@@ -131,11 +131,11 @@ ModelConfig read_llama_keys(const JsonReader& json, const std::string& where, Fa
           " is not a multiple of num_attention_heads ", config.num_heads, "; change one or give head_dim");
     config.head_dim = config.hidden_size / config.num_heads;
   }
-  config.max_positions = json.optional<std::int64_t>("max_position_embeddings", missing.max_positions);
+  config.max_positions = if_given<std::int64_t>(json, "max_position_embeddings", missing.max_positions);
   read_rope(json, where, config);
-  config.norm_eps = json.optional<double>("rms_norm_eps", 1e-6);
-  config.tied_embeddings = json.optional<bool>("tie_word_embeddings", false);
-  config.initializer_range = json.optional<double>("initializer_range", 0.02);
+  config.norm_eps = if_given(json, "rms_norm_eps", 1e-6);
+  config.tied_embeddings = if_given(json, "tie_word_embeddings", false);
+  config.initializer_range = if_given(json, "initializer_range", 0.02);
   return config;
 }
 

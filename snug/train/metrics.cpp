@@ -84,6 +84,14 @@ RunDirectory::RunDirectory(const fs::path& path) : path_(path) {
   check(is_ours, "--out-dir ", path_.string(), ": another run is writing to it");
 }
 
+void RunDirectory::check_no_steps() const {
+  std::ifstream file(metrics_->path(), std::ios::binary);
+  std::int64_t steps = 0;
+  for (std::string line; std::getline(file, line) && !file.eof();) ++steps;
+  check(steps == 0, "--resume: --out-dir ", path_.string(), " holds ", steps, steps == 1 ? " step" : " steps",
+        " and no state to go on from: choose another --out-dir");
+}
+
 void RunDirectory::go_on_after(std::int64_t step, const Json& config) {
   const std::uintmax_t kept = bytes_up_to(metrics_->path(), step);
   write_config(config);

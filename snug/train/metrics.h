@@ -32,6 +32,8 @@ class SNUG_API RunDirectory {
   // One that is there, and from now on is ours alone; nothing is changed yet. Throws Error if there is none.
   explicit RunDirectory(const std::filesystem::path& path);
 
+  // Throws Error if metrics.jsonl has a whole line: without a state to go on from it would be lost.
+  void check_no_steps() const;
   // The lines up to this step stay: those after it will be written again.
   void go_on_after(std::int64_t step, const Json& config);
 

@@ -2,8 +2,11 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
+#include <ATen/ops/aminmax.h>
 #include <torch/version.h>
 
+#include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -40,6 +43,42 @@ Json model_config(const TrainConfig& config) {
   json.erase("torch_dtype");
   json["dtype"] = io::config_name(dtype(config.precision));
   return json;
+}
+
+Json split_of(const TrainConfig& config) {
+  return {{"micro_batch", config.micro_batch},
+          {"accumulation", config.accumulation()},
+          {"head_chunks", config.head_chunks}};
+}
+
+std::string split_text(const Json& split, const std::string& where) {
+  const JsonReader json(split, where);
+  const auto chunks = json.required<std::int64_t>("head_chunks");
+  return concat(json.required<std::int64_t>("micro_batch"), " x ",
+                json.required<std::int64_t>("accumulation"),
+                chunks > 0 ? concat(" with the head in ", chunks) : "");
+}
+
+// NaN is both the least and the most.
+bool has_finite_weights(const TrainingSetup& setup) {
+  at::NoGradGuard no_grad;
+  return std::ranges::all_of(setup.model->parameters(), [](const at::Tensor& weight) {
+    const auto [least, most] = at::aminmax(weight);
+    return std::isfinite(least.item<double>()) && std::isfinite(most.item<double>());
+  });
+}
+
+// The last state whose weights are finite. One that cannot be read is none.
+std::optional<std::int64_t> last_finite(const std::filesystem::path& run) {
+  const auto steps = io::saved_steps(run);
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    try {
+      const std::filesystem::path folder = io::state_folder(run, *step);
+      if (JsonReader(io::facts_of(folder), folder.string()).optional<bool>("finite", true)) return *step;
+    } catch (const Error&) {
+    }
+  }
+  return std::nullopt;
 }
 
 at::Generator device_generator(c10::Device device) {
@@ -131,7 +170,9 @@ RunSaver::RunSaver(std::filesystem::path run, const TrainConfig& config, Json ru
       run_facts_(std::move(run_facts)),
       plan_(plan_hash(config)),
       model_config_(model_config(config)),
+      split_(split_of(config)),
       batch_size_(config.batch_size),
+      may_be_nan_(config.allow_nan),
       keep_last_(keep_last) {
   if (!config.weights.empty()) companions_ = io::read_companions(config.weights);
 }
@@ -143,6 +184,8 @@ std::filesystem::path RunSaver::save(std::int64_t step, const TrainingSetup& set
                                     {"torch", TORCH_VERSION},
                                     {"loss_scale", scaler.is_enabled() ? scaler.state() : Json(nullptr)},
                                     {"plan", plan_},
+                                    {"split", split_},
+                                    {"finite", !may_be_nan_ || has_finite_weights(setup)},
                                     {"run", run_facts_}},
                           .model_config = model_config_,
                           .companions = companions_};
@@ -163,7 +206,7 @@ std::filesystem::path RunSaver::save(std::int64_t step, const TrainingSetup& set
     throw RunError(concat(error.what(), "; ", io::state_folder(run_, whole.back()).string(),
                           " is whole: --resume goes on from there"));
   }
-  io::remove_older_states(run_, step, keep_last_);
+  io::remove_older_states(run_, step, keep_last_, may_be_nan_ ? last_finite(run_) : std::nullopt);
   return folder;
 }
 
@@ -184,6 +227,16 @@ std::optional<io::SavedState> last_state(const std::filesystem::path& run, const
 
 std::int64_t step_of(const io::SavedState& state) {
   return JsonReader(state.facts(), state.folder().string()).required<std::int64_t>("step");
+}
+
+std::string other_split(const io::SavedState& state, const TrainConfig& config) {
+  const std::string where = state.folder().string();
+  const JsonReader facts(state.facts(), where);
+  if (!facts.has("split")) return "";
+  const Json before = facts.required<Json>("split"), now = split_of(config);
+  if (before == now) return "";
+  return concat("the batch is now split ", split_text(now, where), ", it was ", split_text(before, where),
+                ": last bits may differ");
 }
 
 void restore(const io::SavedState& state, TrainingSetup& setup, GradScaler& scaler) {

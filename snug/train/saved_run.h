@@ -1,10 +1,11 @@
-// What a run is made of besides its configuration, to disk and back: after a resume the steps that follow are
-// the same, bit for bit.
+// What a run is made of besides its configuration, to disk and back: after a resume with the same split of
+// the batch the steps that follow are the same, bit for bit.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "snug/base/export.h"
@@ -20,8 +21,9 @@ SNUG_API Json run_facts(const TrainConfig& config, const io::TokenDataset& data)
 
 class SNUG_API RunSaver {
  public:
-  // Into run/state/step-N; all but the last keep_last of them go. What goes along with config.weights is
-  // read now: that folder may be gone later.
+  // Into run/state/step-N; all but the last keep_last of them go, except that with config.allow_nan the last
+  // one with finite weights stays. What goes along with config.weights is read now: that folder may be gone
+  // later.
   RunSaver(std::filesystem::path run, const TrainConfig& config, Json run_facts, std::size_t keep_last);
 
   // Returns the state's folder.
@@ -29,9 +31,10 @@ class SNUG_API RunSaver {
 
  private:
   std::filesystem::path run_;
-  Json run_facts_, plan_, model_config_;
+  Json run_facts_, plan_, model_config_, split_;
   std::vector<io::Companion> companions_;
   std::int64_t batch_size_;
+  bool may_be_nan_;
   std::size_t keep_last_;
 };
 
@@ -39,6 +42,8 @@ class SNUG_API RunSaver {
 // model, data, batch, precision or optimizer.
 SNUG_API std::optional<io::SavedState> last_state(const std::filesystem::path& run, const Json& run_facts);
 SNUG_API std::int64_t step_of(const io::SavedState& state);
+// What to say if the batch was split otherwise when it was saved; else empty.
+SNUG_API std::string other_split(const io::SavedState& state, const TrainConfig& config);
 
 // All but the model, whose weights were loaded from state.folder().
 SNUG_API void restore(const io::SavedState& state, TrainingSetup& setup, GradScaler& scaler);

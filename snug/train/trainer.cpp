@@ -195,11 +195,14 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
     directory.emplace(options.out_dir);
     io::remove_unfinished_states(options.out_dir);  // also of a run that is done
     state = last_state(options.out_dir, facts);
+    if (!state) directory->check_no_steps();
     if (!state && options.on_trouble) options.on_trouble("no state is there: the run begins anew");
   }
   const std::int64_t done = state ? step_of(*state) : 0;
   if (done >= config.steps) return {.steps = done, .resumed = done, .budget_bytes = config.budget_bytes};
   if (state) {
+    if (const std::string text = other_split(*state, config); !text.empty() && options.on_trouble)
+      options.on_trouble(text);
     config.weights = state->folder();  // its checksums were right
     models::check_weights(config.model, config.weights);
   } else {

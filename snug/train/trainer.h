@@ -26,14 +26,16 @@ struct TrainOptions {
   bool tapes = false;             // the trace holds the tapes of the first step, so every region is recorded
   std::function<void(const Prediction&)> on_prediction;
   std::function<void(const StepMetrics&)> on_step;
-  std::function<void(const std::string&)> on_trouble;  // the budget can no longer be promised, and why
+  // What the user should know: the budget can no longer be promised, a resume splits the batch otherwise.
+  std::function<void(const std::string&)> on_trouble;
   // Before they are used, times the loss scale in fp16: to look at them.
   std::function<void(std::int64_t step, const std::vector<at::Tensor>& gradients)> on_gradients;
   // Into out_dir/state: after the last step, when stopped, and after every so many steps (0: not in between).
   bool save = false;
   std::int64_t save_every = 0;
   std::size_t keep_last = 2;  // states
-  // Goes on after the last state in out_dir; from the start if it has none. Not if all steps are done.
+  // Goes on after the last state in out_dir; from the start if it has neither one nor a step on record. Not
+  // if all steps are done.
   bool resume = false;
   const std::atomic<bool>* stop = nullptr;  // set (by Ctrl-C): the run ends after the current step
 };

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
+#include <string>
+
 #include "tests/support/temporary_folder.h"
 
 namespace snug {
@@ -72,6 +75,21 @@ TEST(ReadJson, RefusesNestingThatWouldOverflowTheStack) {
   const std::string deep = "{\"a\": " + std::string(1'000'000, '[');
   EXPECT_EQ(parse_error(deep), "x.json: nested deeper than 200 levels");
   EXPECT_NO_THROW(parse_json("{\"a\": " + std::string(150, '[') + std::string(150, ']') + "}", "x.json"));
+}
+
+TEST(ReadJson, TakesAsManyKeysAsATextOfItsLengthCanMean) {
+  std::string many = "{\"first\": 0", dense = many;
+  for (int i = 0; i < 100'000; ++i) {
+    many += ",\"tensor " + std::to_string(i) + "\":0";
+    dense += ",\"" + std::to_string(i) + "\":0";
+  }
+  const Json read = parse_json(many + "}", "x.json");
+  EXPECT_EQ(read.size(), 100'001u);
+  EXPECT_EQ(read.begin().key(), "first");
+  EXPECT_EQ(std::prev(read.end()).key(), "tensor 99999");
+  EXPECT_TRUE(parse_error(dense + "}").ends_with(" keys")) << parse_error(dense + "}");
+  EXPECT_EQ(parse_error(many + ",\"tensor 7\":0}"),
+            R"(x.json: the key "tensor 7" appears twice in one object)");
 }
 
 class Reader : public ::testing::Test {

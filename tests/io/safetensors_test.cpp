@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,28 @@ TEST_F(Safetensors, ATensorIsAViewOfTheMapAndOutlivesTheFile) {
   EXPECT_EQ(static_cast<const char*>(b.const_data_ptr()) - static_cast<const char*>(a.const_data_ptr()),
             4000);
   EXPECT_TRUE(at::equal(a, wide));
+}
+
+// 100,000 of them are the states of a model of 2,800 layers.
+TEST_F(Safetensors, AsManyTensorsAsADeepModelHasAreReadAgain) {
+  const at::Tensor value = at::ones({1});
+  std::vector<TensorSource> sources;
+  for (int i = 0; i < 100'000; ++i) sources.push_back(source_of("t" + std::to_string(i), value));
+  write_safetensors(folder_ / "x.safetensors", sources);
+  const SafetensorsFile file(folder_ / "x.safetensors");
+  EXPECT_EQ(file.entries().size(), sources.size());
+  EXPECT_NE(file.find("t99999"), nullptr);
+}
+
+TEST_F(Safetensors, IsNotWrittenIfItCouldNotBeRead) {
+  const at::Tensor value = at::ones({1});
+  const std::string long_name(1'000'000, 'x');
+  std::vector<TensorSource> sources;
+  for (int i = 0; i < 100; ++i) sources.push_back(source_of(long_name + std::to_string(i), value));
+  const std::string message =
+      message_of<Error>([&] { write_safetensors(folder_ / "x.safetensors", sources); });
+  EXPECT_NE(message.find("100 tensors need a header of 1000"), std::string::npos) << message;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "x.safetensors"));
 }
 
 TEST_F(Safetensors, CopiesWhatIsNotAligned) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "snug/base/error.h"
+#include "snug/io/training_state.h"
 #include "snug/models/presets.h"
 #include "tests/support/temporary_folder.h"
 
@@ -314,8 +315,8 @@ TEST(Config, RefusesAbsurdSizesInsteadOfOverflowing) {
       EXPECT_EQ(refusal(key, value).find("c.json: "), 0u) << key;
     }
   }
-  EXPECT_EQ(refusal("num_hidden_layers", 65537),
-            "c.json: num_hidden_layers must be at most 65536, got 65537");
+  EXPECT_EQ(refusal("num_hidden_layers", 10'001),
+            "c.json: num_hidden_layers must be at most 10000, got 10001");
 }
 
 TEST(Config, AcceptsTheLargestTensor) {
@@ -330,6 +331,25 @@ TEST(Config, RefusesFloatsOutOfRange) {
   EXPECT_EQ(refusal("rope_theta", 0), "c.json: rope_theta must be above 0, got 0");
   EXPECT_EQ(refusal("rms_norm_eps", -1e-5), "c.json: rms_norm_eps must be above 0, got -1e-05");
   EXPECT_EQ(refusal("initializer_range", -0.02), "c.json: initializer_range must be at least 0, got -0.02");
+}
+
+TEST(Config, RefusesNullWhereOnlyLeavingOutMeansSomething) {
+  EXPECT_EQ(refusal("max_position_embeddings", nullptr),
+            "c.json: \"max_position_embeddings\" must be an integer, got null");
+  EXPECT_EQ(refusal("rms_norm_eps", nullptr), "c.json: \"rms_norm_eps\" must be a number, got null");
+  for (const char* key : {"head_dim", "num_key_value_heads", "rope_scaling"})  // as Hugging Face writes them
+    EXPECT_NO_THROW(parse_config(with(key, nullptr), "c.json")) << key;
+}
+
+TEST(Config, OfAStateIsFoundDamagedBeforeItIsParsed) {
+  const TemporaryFolder folder;
+  io::write_training_state(folder / "state", {.facts = {{"step", 1}}, .model_config = small()});
+  const auto path = folder / "state" / "config.json";
+  std::string text = testing::read_file(path);
+  text[text.find(':')] = '!';
+  testing::write_file(path, text);
+  for (const std::string& model : {path.string(), path.parent_path().string()})
+    EXPECT_TRUE(message_of<Error>([&] { load_config(model); }).starts_with(path.string() + ": is damaged"));
 }
 
 TEST(Config, CountsTiedEmbeddingsOnce) {

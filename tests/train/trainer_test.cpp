@@ -6,11 +6,15 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "snug/base/error.h"
+#include "snug/io/training_state.h"
 #include "snug/memory/out_of_budget.h"
 #include "snug/report/peak.h"
 #include "snug/train/predict.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/train/random_shape.h"
 
 namespace snug::train {
@@ -19,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using trace::Category;
 
-class Trainer : public testing::Test {
+class Trainer : public ::testing::Test {
  protected:
   void SetUp() override {
     at::set_num_threads(1);
@@ -337,6 +341,71 @@ TEST_F(Trainer, Fp16GivesUpWhenNoScaleHelps) {
     EXPECT_NE(std::string(error.what()).find("loss scale fell below 1 at step 3"), std::string::npos)
         << error.what();
   }
+}
+
+// Quick to save.
+TrainConfig little() {
+  TrainConfig config = small();
+  config.model = models::parse_config({{"model_type", "llama"},
+                                       {"vocab_size", 64},
+                                       {"hidden_size", 16},
+                                       {"intermediate_size", 32},
+                                       {"num_hidden_layers", 1},
+                                       {"num_attention_heads", 2},
+                                       {"max_position_embeddings", 16}},
+                                      "little");
+  config.batch_size = config.micro_batch = 4;
+  config.seq_len = 8;
+  return config;
+}
+
+TEST_F(Trainer, AResumeWithoutAStateLosesNoMetrics) {
+  train(little(), {.out_dir = folder});
+  const auto size = fs::file_size(folder / "metrics.jsonl");
+  const std::string message =
+      testing::message_of<Error>([&] { train(little(), {.out_dir = folder, .resume = true}); });
+  EXPECT_NE(message.find("holds 2 steps and no state to go on from: choose another --out-dir"),
+            std::string::npos)
+      << message;
+  EXPECT_EQ(fs::file_size(folder / "metrics.jsonl"), size);
+  fs::resize_file(folder / "metrics.jsonl", 20);  // half a line
+  EXPECT_EQ(train(little(), {.out_dir = folder, .resume = true}).steps, 2);
+}
+
+TEST_F(Trainer, TheLastFiniteStateStaysHoweverManyNansFollow) {
+  TrainConfig config = little();
+  config.steps = 5;
+  config.allow_nan = true;
+  config.optimizer.lr = 1e30;
+  config.optimizer.clip = 0;
+  const TrainOptions options{.out_dir = folder, .save = true, .save_every = 1, .keep_last = 1};
+  train(config, options);
+  EXPECT_EQ(io::saved_steps(folder), (std::vector<std::int64_t>{1, 5}));
+  config.steps = 6;  // also of a run that goes on
+  TrainOptions later = options;
+  later.resume = true;
+  train(config, later);
+  EXPECT_EQ(io::saved_steps(folder), (std::vector<std::int64_t>{1, 6}));
+}
+
+TEST_F(Trainer, AResumeSaysIfTheBatchIsSplitOtherwise) {
+  TrainConfig config = little();
+  train(config, {.out_dir = folder, .save = true});
+  std::vector<std::string> said;
+  const auto resume = [&](std::int64_t micro_batch) {
+    config.micro_batch = micro_batch;
+    ++config.steps;
+    said.clear();
+    train(config, {.out_dir = folder,
+                   .on_trouble = [&](const std::string& text) { said.push_back(text); },
+                   .save = true,
+                   .resume = true});
+  };
+  resume(4);
+  EXPECT_EQ(said, std::vector<std::string>());
+  resume(2);
+  EXPECT_EQ(said,
+            std::vector<std::string>{"the batch is now split 2 x 2, it was 4 x 1: last bits may differ"});
 }
 
 }  // namespace
