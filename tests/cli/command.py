@@ -1,4 +1,7 @@
-"""Runs bin/snug (environment variable SNUG) in a folder of its own and looks at what it says and leaves behind."""
+"""Runs bin/snug (environment variable SNUG) in a folder of its own and looks at what it says and leaves behind.
+
+With SNUG_SERVER most runs are forks of one process, which need not load LibTorch again."""
+import atexit
 import json
 import os
 import pathlib
@@ -14,6 +17,28 @@ MODEL = {"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "intermedi
 STEP = ("--model", "model.json", "--device", "cpu", "--batch-size", "4", "--seq-len", "64")  # needs write_model()
 
 
+class Server:
+    def __init__(self, path):
+        self.process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.folder = tempfile.TemporaryDirectory()
+        atexit.register(self.close)
+
+    def close(self):
+        self.process.communicate()
+        self.folder.cleanup()
+
+    def run(self, arguments, folder, environment):
+        stdout, stderr = (pathlib.Path(self.folder.name) / name for name in ("stdout", "stderr"))
+        self.process.stdin.write(json.dumps({"arguments": arguments, "folder": str(folder), "environment": environment,
+                                             "stdout": str(stdout), "stderr": str(stderr)}) + "\n")
+        self.process.stdin.flush()
+        status = int(self.process.stdout.readline())
+        return subprocess.CompletedProcess(arguments, status, stdout.read_text(), stderr.read_text())
+
+
+SERVER = Server(os.environ["SNUG_SERVER"]) if "SNUG_SERVER" in os.environ else None
+
+
 class CommandTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -22,6 +47,9 @@ class CommandTest(unittest.TestCase):
         self.cache = self.folder / "cache"  # what a developer's own machine was probed at plays no part
 
     def snug(self, *arguments, **options):
+        """With options of subprocess.run a process of its own."""
+        if SERVER and not options:
+            return SERVER.run([SNUG, *map(str, arguments)], self.folder, {"XDG_CACHE_HOME": str(self.cache)})
         return subprocess.run([SNUG, *map(str, arguments)], cwd=self.folder, text=True, timeout=120,
                               **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
                                  "env": {**os.environ, "XDG_CACHE_HOME": str(self.cache)}, **options})
