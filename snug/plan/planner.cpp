@@ -81,6 +81,11 @@ void Planner::set_overhead(const Overhead& overhead) {
   plain_ = all_kept(0);
 }
 
+void Planner::set_plain_overhead(const Overhead& overhead) {
+  plain_overhead_ = overhead;
+  plain_ = all_kept(0);
+}
+
 Overhead overhead_of(const Hardware& hardware) {
   if (!hardware.is_gpu) return {};
   return {.outside_bytes = hardware.outside_bytes, .share = 0.03, .pins = true};
@@ -101,7 +106,8 @@ std::uint64_t Overhead::left_of(std::uint64_t budget) const {
 
 Amount Planner::all_kept(std::size_t split) const {
   const StepModel& model = *splits_[split].model;
-  return {overhead_.on_top_of(model.peak_bytes(model.all_kept())), model.seconds(model.all_kept())};
+  const Overhead& overhead = split == 0 && plain_overhead_ ? *plain_overhead_ : overhead_;
+  return {overhead.on_top_of(model.peak_bytes(model.all_kept())), model.seconds(model.all_kept())};
 }
 
 double Planner::bound_seconds(std::uint64_t budget_bytes) const {

@@ -81,6 +81,7 @@ class SNUG_API Planner {
   double bound_seconds(std::uint64_t budget_bytes) const;
   const Overhead& overhead() const { return overhead_; }
   void set_overhead(const Overhead& overhead);
+  void set_plain_overhead(const Overhead& overhead);  // of the plain step, whatever that of others is
 
   Decision decide(std::uint64_t budget_bytes) const;
   Decision about(const Offer& offer, std::uint64_t budget_bytes) const;  // if that one is taken
@@ -95,6 +96,7 @@ class SNUG_API Planner {
 
   std::vector<Split> splits_;
   Overhead overhead_;
+  std::optional<Overhead> plain_overhead_;
   std::vector<Offer> offers_;
   Amount plain_;
 };

@@ -47,6 +47,21 @@ plan::Overhead overhead(const TrainConfig& config, const plan::Hardware& hardwar
   return overhead;
 }
 
+double share_beside(std::uint64_t tensors, std::uint64_t held) {
+  return static_cast<double>(held) / static_cast<double>(tensors) - 1;
+}
+
+// The plain step has gaps of its own, whatever is chosen instead of it.
+double plain_share(const plan::Planner& planner, const TrainConfig& config, const plan::Hardware& hardware) {
+  const plan::Split& split = planner.splits().front();
+  TrainConfig plain = config;
+  plain.plan.reset();
+  plain.micro_batch = split.micro_batch;
+  plain.head_chunks = split.head_chunks;
+  return share_beside(split.model->peak_bytes(split.model->all_kept()),
+                      predict(plain, {.device_bytes = hardware.memory_bytes}).reserved_bytes);
+}
+
 std::vector<std::int64_t> divisors(std::int64_t batch) {
   std::vector<std::int64_t> found;
   for (std::int64_t micro = batch; micro >= 1; --micro)
@@ -106,6 +121,8 @@ plan::Decision decide(plan::Planner& planner, const TrainConfig& config, const p
                       std::uint64_t budget_bytes) {
   if (!config.device.is_cuda()) return planner.decide(budget_bytes);
   plan::Overhead overhead = planner.overhead();
+  overhead.share = plain_share(planner, config, hardware);
+  planner.set_plain_overhead(overhead);
   overhead.share = 0;
   while (true) {
     planner.set_overhead(overhead);
@@ -113,14 +130,11 @@ plan::Decision decide(plan::Planner& planner, const TrainConfig& config, const p
     TrainConfig planned = config;
     take(planner.write_down(decision, about_step(config)), planned);
     const Prediction needed = predict(planned, {.device_bytes = hardware.memory_bytes});
-    const auto share_of = [&](std::uint64_t bytes) {
-      return static_cast<double>(bytes) / static_cast<double>(decision.taken.tensor_bytes) - 1;
-    };
     const std::uint64_t held = std::max(needed.needed_cap_bytes, needed.reserved_bytes);
-    overhead.share = share_of(held);
+    overhead.share = share_beside(decision.taken.tensor_bytes, held);
     const std::uint64_t outside = overhead.outside_with(decision.taken.host_bytes);
     if (decision.fits && outside + held > budget_bytes) continue;
-    overhead.share = share_of(needed.reserved_bytes);
+    overhead.share = share_beside(decision.taken.tensor_bytes, needed.reserved_bytes);
     planner.set_overhead(overhead);
     return planner.about(decision.taken, budget_bytes);
   }

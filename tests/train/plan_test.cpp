@@ -295,5 +295,31 @@ TEST(Planning, ALargerShapeThanPlannedIsAnErrorBeforeMemoryRunsOut) {
   }
 }
 
+TEST(Plan, ThePlainStepDoesNotDependOnTheBudget) {
+  TrainConfig config;
+  config.model = {.vocab_size = 512,
+                  .hidden_size = 256,
+                  .intermediate_size = 688,
+                  .num_layers = 4,
+                  .num_heads = 4,
+                  .num_kv_heads = 4,
+                  .head_dim = 64,
+                  .max_positions = 512};
+  config.device = c10::kCUDA;
+  config.precision = Precision::Bf16;
+  config.batch_size = config.micro_batch = 8;
+  config.seq_len = 512;
+  const plan::Hardware hardware = plan::preset("rtx4090");
+  plan::Planner planner = make_planner(config, {.hardware = hardware});
+  const std::uint64_t plain =
+      hardware.outside_bytes + predict(config, {.device_bytes = hardware.memory_bytes}).reserved_bytes;
+  for (const std::uint64_t budget : {plain - 40_MiB, plain - 80_MiB, plain - 120_MiB, plain + 1_GiB}) {
+    const plan::Decision decision = decide(planner, config, hardware, budget);
+    EXPECT_TRUE(decision.fits) << budget;
+    EXPECT_NEAR(decision.plain.peak_bytes, plain, 1) << budget;  // it comes from a share
+    EXPECT_EQ(decision.levers.empty(), budget > plain) << budget;
+  }
+}
+
 }  // namespace
 }  // namespace snug::train
