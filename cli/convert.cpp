@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "cli/exit_status.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
@@ -33,6 +34,15 @@ struct Flags {
   bool json = false;
 };
 
+io::Converted convert(const Flags& flags, const io::ConvertOptions& options) {
+  try {
+    return io::convert_weights(flags.from, flags.to, options);
+  } catch (const RunError& error) {
+    if (stop_signal() != 0) throw Stopped{stop_signal(), error.what()};
+    throw;
+  }
+}
+
 void run(const Flags& flags) {
   io::ConvertOptions options{.stop = &stop_on_signal("this tensor")};
   if (flags.dtype) options.dtype = train::dtype(*flags.dtype);
@@ -41,7 +51,7 @@ void run(const Flags& flags) {
     options.on_tensor = [](std::size_t done, std::size_t tensors) {
       print(fmt::format("\rtensor {} of {}{}", done, tensors, done == tensors ? "\n" : ""), stderr);
     };
-  const io::Converted result = io::convert_weights(flags.from, flags.to, options);
+  const io::Converted result = convert(flags, options);
   if (flags.json)
     return print_json({{"folder", flags.to},
                        {"tensors", result.tensors},

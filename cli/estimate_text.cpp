@@ -8,6 +8,17 @@
 
 namespace snug::cli {
 
+namespace {
+
+std::string_view master_note(const train::EstimateRequest& request) {
+  if (request.precision != train::Precision::Bf16) return "";
+  return request.master == train::Master::Fp32
+             ? ", 2 less with --master split, the default"
+             : " with --master split, the default; 2 more with --master fp32";
+}
+
+}  // namespace
+
 std::string table(const train::EstimateRequest& request, const train::StateBytes& states,
                   const std::optional<Activations>& step) {
   const auto each = train::bytes_per_parameter(request.precision, request.master, request.optimizer);
@@ -27,10 +38,8 @@ std::string table(const train::EstimateRequest& request, const train::StateBytes
   text += fmt::format("\n{:<12} {:>9} {:>9}\n", "category", giga ? "GB" : "MB", giga ? "GiB" : "MiB");
   text += row("parameters", states.parameters, per_parameter(each.parameters));
   text += row("gradients", states.gradients, per_parameter(each.gradients));
-  const bool split = request.precision == train::Precision::Bf16 && request.master != train::Master::Fp32;
-  text +=
-      row("optimizer", states.optimizer,
-          per_parameter(each.optimizer) + (split ? "; snug train keeps a whole master (--master fp32)" : ""));
+  text += row("optimizer", states.optimizer,
+              fmt::format("{}{}", per_parameter(each.optimizer), master_note(request)));
   if (step) {
     text += row("activations", step->saved, "at most, in a step that keeps everything");
     text += row("temporaries", step->temporaries, "at most");

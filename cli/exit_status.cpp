@@ -32,7 +32,7 @@ std::string first_line(std::string_view text) {
 }
 
 // Not by fmt::print, which throws where standard error cannot be written.
-int say(ExitStatus status, std::string_view message) {
+int say(int status, std::string_view message) {
   std::fputs(fmt::format("snug: {}\n", message).c_str(), stderr);
   return status;
 }
@@ -48,6 +48,9 @@ int exit_status(const std::function<void()>& run) {
   try {
     run();
     return kDone;
+  } catch (const Stopped& stopped) {
+    constexpr int kBySignal = 128;
+    return stopped.why.empty() ? kBySignal + stopped.signal : say(kBySignal + stopped.signal, stopped.why);
   } catch (const AnswerIsNo& answer) {
     return say(kNo, answer.what());
   } catch (const RunError& error) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <stdexcept>
+#include <string>
 
 namespace CLI {
 class App;
@@ -18,6 +19,13 @@ enum ExitStatus : int { kDone = 0, kNo = 1, kBadInput = 2, kRunFailed = 3 };
 class AnswerIsNo : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+// Thrown when a signal has ended a run early, after what there was to save was saved. The status is the
+// shell's for a process that the signal killed: 130 for Ctrl-C.
+struct Stopped {
+  int signal;
+  std::string why = "";  // if that is not yet said
 };
 
 // Runs and turns what it throws into a message on standard error and a status.

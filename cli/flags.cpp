@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/base/parse.h"
 #include "snug/memory/process_memory.h"
@@ -65,6 +66,13 @@ double parse_number(const std::string& name, const std::string& text, double lim
   check(*value >= 0, name, " must be at least 0, got ", text);
   check(*value < limit, name, " must be below ", limit, ", got ", text);
   return *value;
+}
+
+std::uint64_t parse_budget(const std::string& text) {
+  const std::uint64_t bytes = parse_bytes(text);
+  const bool has_unit = text.find_first_not_of("0123456789") != text.npos;
+  check(has_unit || bytes >= 1_MiB, text, " is ", format_bytes(bytes), "; did you mean ", text, "GiB?");
+  return bytes;
 }
 
 CLI::Option* add_text(CLI::App& verb, const std::string& name, const std::string& placeholder,

@@ -52,6 +52,9 @@ CLI::Option* add_choice(CLI::App& verb, const std::string& name, const std::stri
       verb, name, choices, [&target, parse](const std::string& text) { target = parse(text); }, help);
 }
 
+// For --budget and --host-budget: fewer plain bytes than any step needs are a unit that was left out.
+std::uint64_t parse_budget(const std::string& text);
+
 CLI::Option* add_text(CLI::App& verb, const std::string& name, const std::string& placeholder,
                       std::string& target, const std::string& help);
 void add_json(CLI::App& verb, bool& json);

@@ -12,7 +12,9 @@ namespace {
 
 // A signal handler can reach nothing but globals, and nothing that is destroyed before the process ends.
 std::atomic<bool> stop = false;
-static_assert(std::atomic<bool>::is_always_lock_free, "set in a signal handler");
+std::atomic<int> first_signal = 0;
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free,
+              "set in a signal handler");
 char notice[128];
 std::size_t notice_length = 0;
 
@@ -23,6 +25,7 @@ extern "C" void on_signal(int signal) {
     std::raise(signal);
     return;
   }
+  first_signal = signal;
   const int saved = errno;
   [[maybe_unused]] const auto written = write(STDERR_FILENO, notice, notice_length);
   errno = saved;
@@ -47,6 +50,10 @@ const std::atomic<bool>& stop_on_signal(std::string_view after) {
   sigaction(SIGTERM, &action, nullptr);
   if (!is_ignored(SIGHUP)) sigaction(SIGHUP, &action, nullptr);  // as nohup wants it
   return stop;
+}
+
+int stop_signal() {
+  return first_signal;
 }
 
 }  // namespace snug::cli

@@ -11,4 +11,7 @@ namespace snug::cli {
 // `after`: what it still finishes, "this step".
 const std::atomic<bool>& stop_on_signal(std::string_view after);
 
+// The first signal that came; 0 if none did.
+int stop_signal();
+
 }  // namespace snug::cli

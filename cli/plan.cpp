@@ -1,4 +1,5 @@
 // snug plan: what it takes to fit a budget, before there is a run.
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,8 +18,8 @@ namespace snug::cli {
 namespace {
 
 constexpr auto kExamples = R"(Examples:
-  snug plan --budget 60MiB
-      The tiny preset in 60 MiB: what is pulled, what it saves and costs, and how far from the best possible.
+  snug plan --budget 150MiB
+      The tiny preset in 150 MiB: what is done, what it saves and costs, and how far from the best possible.
   snug plan --model llama3-8b --batch-size 8 --seq-len 8192 --budget 140GiB --hardware h200 --out plan.json
       For a GPU that is not here; 'snug train --plan plan.json' runs it there.
   snug plan --model llama-1.3b --seq-len 4096 --max-slowdown 1.1 --hardware rtx4090
@@ -31,6 +32,7 @@ struct Flags {
   std::optional<std::uint64_t> budget;
   std::optional<double> max_slowdown;
   std::string hardware, out;
+  bool force = false;
   bool sweep = false;
   bool measure = false;
   bool json = false;
@@ -42,7 +44,15 @@ std::uint64_t budget(const Flags& flags, const plan::Planner& planner, const pla
   return hardware.is_gpu ? hardware.memory_bytes : planner.plain().peak_bytes;
 }
 
+void check_out(const Flags& flags) {
+  std::error_code unreachable;  // then writing it will say why
+  check(!flags.force || !flags.out.empty(), "--force has no use without --out");
+  check(flags.force || flags.out.empty() || !std::filesystem::is_regular_file(flags.out, unreachable),
+        "--out ", flags.out, " exists already: choose another, or give --force to replace it");
+}
+
 void run(const Flags& flags) {
+  check_out(flags);
   check(!flags.budget || !flags.max_slowdown, "give --budget or --max-slowdown, not both");
   check(flags.max_slowdown.value_or(1) >= 1, "--max-slowdown must be at least 1, got ",
         flags.max_slowdown.value_or(1));
@@ -89,7 +99,8 @@ void add_plan(CLI::App& snug) {
   auto flags = std::make_shared<Flags>();
   add_step_flags(verb, flags->training);
   add_max_tokens(verb, flags->training);
-  add_choice(verb, "--budget", "SIZE", flags->budget, parse_bytes,
+  add_host_budget(verb, flags->training);
+  add_choice(verb, "--budget", "SIZE", flags->budget, parse_budget,
              "The most memory to use: 12GiB, 800MiB; default: the GPU's, or the plain step's on the CPU");
   add_number(verb, "--max-slowdown", flags->max_slowdown,
              "Instead of a budget: the smallest that makes the step at most so many times as long");
@@ -101,6 +112,7 @@ void add_plan(CLI::App& snug) {
   verb.add_flag("--measure", flags->measure, "Run three steps first and plan with the times they took")
       ->disable_flag_override();
   add_text(verb, "--out", "FILE", flags->out, "Write the plan here, for train --plan");
+  verb.add_flag("--force", flags->force, "Replace a file that exists")->disable_flag_override();
   add_json(verb, flags->json);
   verb.footer(kExamples);
   verb.callback([flags] { run(*flags); });

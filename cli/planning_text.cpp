@@ -145,14 +145,24 @@ std::string does_not_fit(const train::TrainConfig& config, const Planner& planne
 }
 
 std::string verified_text(const train::Verified& verified) {
+  const bool is_split = verified.micro_batches > 1;
+  const std::string plain =
+      is_split ? fmt::format("a plain step in the same {} micro-batches", verified.micro_batches)
+               : "the plain step";
   const std::string gradients =
-      verified.tensors == 0 ? "gradients not compared: the plain step does not fit"
-                            : fmt::format("{} of {} gradients bit-equal to the plain step's",
-                                          verified.tensors - verified.differing_tensors, verified.tensors);
+      verified.tensors == 0
+          ? fmt::format("gradients not compared: {} does not fit", plain)
+          : fmt::format("{} of {} gradients bit-equal to those of {}",
+                        verified.tensors - verified.differing_tensors, verified.tensors, plain);
   std::string text = fmt::format("{} of {} values unchanged, {}", verified.values - verified.differing_values,
                                  verified.values, gradients);
   if (verified.largest_difference > 0)
     text += fmt::format(", largest difference {:.3g}", verified.largest_difference);
+  if (verified.unsplit_difference)
+    text += fmt::format("; within {:.2g} of the unsplit step's, whose sums have another order",
+                        *verified.unsplit_difference);
+  else if (is_split)
+    text += "; not compared with the unsplit step, which does not fit";
   return text;
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "cli/exit_status.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
@@ -81,11 +82,12 @@ void run(const Flags& flags) {
                     {"steps", result.steps},
                     {"measured", to_json(result.measured)},
                     {"recompute", recompute_json(config, result)}});
-    return;
+  } else {
+    print(fmt::format("At the peak\n{}\n{}{}\nTrace: {} (snug report {} shows all of it)\n",
+                      report::table(result.measured.peak), memory_lines(result.measured),
+                      recompute_text(config, result), flags.out, flags.out));
   }
-  print(fmt::format("At the peak\n{}\n{}{}\nTrace: {} (snug report {} shows all of it)\n",
-                    report::table(result.measured.peak), memory_lines(result.measured),
-                    recompute_text(config, result), flags.out, flags.out));
+  if (result.interrupted) throw Stopped{stop_signal()};
 }
 
 }  // namespace

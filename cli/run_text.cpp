@@ -5,6 +5,7 @@
 #include "cli/output.h"
 #include "cli/recompute_text.h"
 #include "snug/base/bytes.h"
+#include "snug/io/weight_files.h"
 #include "snug/report/compare.h"
 #include "snug/report/text.h"
 #include "snug/trace/category_json.h"
@@ -29,13 +30,16 @@ Json or_null(const std::optional<Number>& number) {
 
 }  // namespace
 
-std::string heading(const TrainConfig& config, const fs::path& out_dir) {
+std::string heading(const TrainConfig& config, const fs::path& weights, const fs::path& out_dir) {
   return fmt::format(
-      "model   {}: {} parameters, {} on {}\n"
+      "model   {}: {} parameters, {} on {}, {}\n"
       "data    {}: {} x {} tokens per step{}\n"
       "run     {} {} of {}, into {}\n",
       config.model_name, train::grouped(models::parameter_count(config.model)), name(config.precision),
-      config.device.str(), config.data, config.batch_size, config.seq_len,
+      config.device.str(),
+      weights.empty() ? fmt::format("fresh weights (seed {})", config.seed)
+                      : fmt::format("weights of {}", io::file_of_weights(weights).string()),
+      config.data, config.batch_size, config.seq_len,
       config.accumulation() > 1
           ? fmt::format(", in {} micro-batches of {}", config.accumulation(), config.micro_batch)
           : "",

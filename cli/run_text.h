@@ -9,7 +9,9 @@
 
 namespace snug::cli {
 
-std::string heading(const train::TrainConfig& config, const std::filesystem::path& out_dir);
+// `weights`: the folder that they come from; empty for fresh ones.
+std::string heading(const train::TrainConfig& config, const std::filesystem::path& weights,
+                    const std::filesystem::path& out_dir);
 std::string prediction(const train::TrainConfig& config, const trace::Snapshot& peak);
 std::string summary(const train::TrainConfig& config, const train::TrainResult& result,
                     const std::filesystem::path& out_dir);

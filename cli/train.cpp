@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/exit_status.h"
 #include "cli/flags.h"
@@ -15,6 +16,8 @@
 #include "cli/training_flags.h"
 #include "cli/verbs.h"
 #include "snug/base/bytes.h"
+#include "snug/io/training_state.h"
+#include "snug/plan/plan.h"
 #include "snug/train/progress.h"
 #include "snug/train/trainer.h"
 
@@ -34,7 +37,8 @@ constexpr auto kExamples = R"(Examples:
       In 150 MiB: the batch is split and values are re-made as far as it takes, and the budget holds. Exit status 1
       and what would help if nothing fits.
   snug train --data book.txt --out-dir runs/book --steps 500 --save-every 100 --resume
-      Go on where a run was stopped, or killed: the steps that follow are the same, bit for bit.
+      Go on where a run was stopped, or killed, within the budget that it had: the steps that follow are the same,
+      bit for bit, as long as the flags are and the batch is split as before. Ctrl-C saves first; exit status 130.
   snug plan --budget 150MiB --out plan.json && snug train --plan plan.json
       The same in two steps; the plan may be read and edited in between.)";
 
@@ -67,8 +71,34 @@ void warn_if_above_budget(const TrainConfig& config, std::uint64_t predicted) {
   std::fputs(warning.c_str(), stderr);
 }
 
-// What the run does about memory, and what to say of it.
-std::string decide(const Flags& flags, TrainConfig& config) {
+// What is not given a run that goes on has as before.
+void keep_budgets(Flags& flags) {
+  const train::RunBudgets kept = train::budgets_of_run(flags.out_dir);
+  const bool by_hand = flags.training.recompute || flags.training.offload || !flags.plan.empty();
+  if (!flags.budget && !by_hand) flags.budget = kept.device_bytes;
+  if (!flags.training.host_budget) flags.training.host_budget = kept.host_bytes;
+}
+
+// The very plan of a run that goes on, so that the batch is split as before, unless something was given that
+// asks for another, or the plan is not for this step: with another torch or another number of threads.
+bool take_plan_of_run(const Flags& given, const Flags& flags, TrainConfig& config) {
+  const fs::path path = fs::path(flags.out_dir) / "plan.json";
+  const TrainingFlags& training = given.training;
+  std::error_code missing;
+  if (!flags.resume || training.host_budget || training.micro_batch || training.accumulation ||
+      training.max_tokens || !flags.hardware.empty() || !fs::is_regular_file(path, missing))
+    return false;
+  try {
+    if (plan::load_plan(path).budget_bytes != flags.budget) return false;
+    take_plan(flags.training, path.string(), config);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// What the run does about memory, and what to say of it. `flags`: those given and those kept.
+std::string decide(const Flags& given, const Flags& flags, TrainConfig& config) {
   for (const auto& [flag, is_given] : {std::pair("--recompute", flags.training.recompute.has_value()),
                                        std::pair("--offload", flags.training.offload.has_value())})
     check(!is_given || (!flags.budget && flags.plan.empty()), flag,
@@ -78,9 +108,13 @@ std::string decide(const Flags& flags, TrainConfig& config) {
   check(!flags.training.max_tokens || flags.budget, "--max-tokens has no use without --budget");
   if (!flags.plan.empty()) take_plan(flags.training, flags.plan, config);
   if (!flags.budget) return "";
+  std::string text;
+  if (!given.budget) text = fmt::format("budget  {}, as this run had it\n", format_bytes(*flags.budget));
+  if (take_plan_of_run(given, flags, config)) return text + "plan    as this run had it\n";
   const ChosenHardware chosen = choose_hardware(flags.hardware, config.device);
   const plan::Decision decision = plan_for_budget(flags.training, chosen.hardware, *flags.budget, config);
-  return in_short(decision, *config.plan) + fmt::format("Planned with the speed of {}\n", chosen.text());
+  return text + in_short(decision, *config.plan) +
+         fmt::format("Planned with the speed of {}\n", chosen.text());
 }
 
 // Before anything is written.
@@ -98,10 +132,18 @@ void check_saving(const Flags& flags) {
   check(!flags.resume || !flags.out_dir.empty(), "--resume goes on in --out-dir: name it");
 }
 
-void run(const Flags& flags) {
-  check_saving(flags);
+// The last state is what a resume goes on from.
+fs::path weights_of(const TrainConfig& config, const Flags& flags) {
+  const auto steps = flags.resume ? io::saved_steps(flags.out_dir) : std::vector<std::int64_t>();
+  return steps.empty() ? config.weights : io::state_folder(flags.out_dir, steps.back());
+}
+
+void run(const Flags& given) {
+  check_saving(given);
+  Flags flags = given;
+  if (flags.resume) keep_budgets(flags);
   TrainConfig config = training_config(flags.training);
-  const std::string plan_text = decide(flags, config);
+  const std::string plan_text = decide(given, flags, config);
   const fs::path out_dir = flags.out_dir.empty()
                                ? train::RunDirectory::first_free("runs", run_name(config.model_name))
                                : fs::path(flags.out_dir);
@@ -113,7 +155,8 @@ void run(const Flags& flags) {
                .trace = flags.resume ? fs::path() : out_dir / "trace",
                .on_prediction =
                    [&](const train::Prediction& predicted) {
-                     print(heading(config, out_dir) + plan_text + prediction(config, predicted.peak),
+                     print(heading(config, weights_of(config, flags), out_dir) + plan_text +
+                               prediction(config, predicted.peak),
                            text_to);
                      warn_if_above_budget(
                          config, config.device.is_cuda() ? predicted.process_bytes() : predicted.peak.total);
@@ -128,6 +171,7 @@ void run(const Flags& flags) {
   progress.end();
   print(summary(config, result, out_dir), text_to);
   if (flags.json) print_json(document(config, result, out_dir));
+  if (result.interrupted) throw Stopped{stop_signal()};
 }
 
 }  // namespace
@@ -137,7 +181,7 @@ void add_train(CLI::App& snug) {
       *snug.add_subcommand("train", "Train a model under a memory budget, predicted against measured");
   auto flags = std::make_shared<Flags>();
   add_training_flags(verb, flags->training);
-  add_choice(verb, "--budget", "SIZE", flags->budget, parse_bytes,
+  add_choice(verb, "--budget", "SIZE", flags->budget, parse_budget,
              "The most memory to use: 12GiB, 800MiB. A plan is made for it; default: any, nothing re-made");
   add_max_tokens(verb, flags->training);
   add_text(verb, "--plan", "FILE", flags->plan, "Run a plan that 'snug plan --out' wrote");
@@ -154,7 +198,9 @@ void add_train(CLI::App& snug) {
       "Save the state after every so many steps, in out-dir/state/step-N; default: after the last alone", 1);
   add_count(verb, "--keep-last", flags->keep_last, "States to keep; default 2", 1);
   verb.add_flag("--no-save", flags->no_save, "Save nothing: for measurements")->disable_flag_override();
-  verb.add_flag("--resume", flags->resume, "Go on after the last state in --out-dir; --steps is the total")
+  verb.add_flag(
+          "--resume", flags->resume,
+          "Go on after the last state in --out-dir, with the budgets that the run had; --steps is the total")
       ->disable_flag_override();
   add_json(verb, flags->json);
   verb.footer(kExamples);

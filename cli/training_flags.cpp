@@ -157,8 +157,12 @@ void add_data_flags(CLI::App& verb, TrainingFlags& flags) {
              "default none");
   add_choice(verb, "--offload", "SIZE|P%|all", flags.offload, train::parse_offload,
              "How much of what that leaves kept is on the host between forward and backward; default none");
-  add_choice(verb, "--host-budget", "SIZE", flags.host_budget, parse_bytes,
-             "Host memory for it; default 80 % of what is free");
+  add_host_budget(verb, flags);
+}
+
+void add_host_budget(CLI::App& verb, TrainingFlags& flags) {
+  add_choice(verb, "--host-budget", "SIZE", flags.host_budget, parse_budget,
+             "The most host memory for values that wait there; default 80 % of what is free");
 }
 
 void add_training_flags(CLI::App& verb, TrainingFlags& flags) {

@@ -39,6 +39,7 @@ struct TrainingFlags {
 void add_step_flags(CLI::App& verb, TrainingFlags& flags);
 void add_data_flags(CLI::App& verb, TrainingFlags& flags);
 void add_max_tokens(CLI::App& verb, TrainingFlags& flags);
+void add_host_budget(CLI::App& verb, TrainingFlags& flags);  // part of add_data_flags
 void add_training_flags(CLI::App& verb, TrainingFlags& flags);
 
 // Throws Error for what contradicts itself or has no use.

@@ -82,7 +82,7 @@ void add_tune(CLI::App& snug) {
   auto flags = std::make_shared<Flags>();
   add_step_flags(verb, flags->training);
   add_data_flags(verb, flags->training);
-  add_choice(verb, "--budget", "SIZE", flags->budget, parse_bytes, "The most memory to use: 12GiB, 800MiB");
+  add_choice(verb, "--budget", "SIZE", flags->budget, parse_budget, "The most memory to use: 12GiB, 800MiB");
   add_json(verb, flags->json);
   verb.footer(kExamples);
   verb.callback([flags] { run(*flags); });

@@ -19,7 +19,8 @@ namespace {
 
 constexpr auto kExamples = R"(Examples:
   snug verify --budget 150MiB
-      A step of the tiny preset in 150 MiB against the plain one: every value, every gradient, bit by bit.
+      A step of the tiny preset in 150 MiB against the plain one in the same micro-batches: every value, every
+      gradient, bit by bit. And how far rounding takes both from the step in one piece.
   snug verify --plan plan.json --json
       The same for a plan from a file, for scripts. Exit status 1 if anything differs.)";
 
@@ -46,7 +47,10 @@ void run(const Flags& flags) {
     print_json({{"equal", verified.equal()},
                 {"values", verified.values},
                 {"tensors", verified.tensors},
-                {"largest_difference", verified.largest_difference}});
+                {"largest_difference", verified.largest_difference},
+                {"micro_batches", verified.micro_batches},
+                {"unsplit_difference",
+                 verified.unsplit_difference ? Json(*verified.unsplit_difference) : Json(nullptr)}});
   const std::string text = verified_text(verified);
   if (!verified.equal()) throw AnswerIsNo(text);
   if (!flags.json) print(text + "\n");
@@ -60,7 +64,7 @@ void add_verify(CLI::App& snug) {
   auto flags = std::make_shared<Flags>();
   add_step_flags(verb, flags->training);
   add_data_flags(verb, flags->training);
-  add_choice(verb, "--budget", "SIZE", flags->budget, parse_bytes, "Verify the plan for this budget");
+  add_choice(verb, "--budget", "SIZE", flags->budget, parse_budget, "Verify the plan for this budget");
   add_text(verb, "--plan", "FILE", flags->plan, "Verify a plan that 'snug plan --out' wrote");
   add_json(verb, flags->json);
   verb.footer(kExamples);

@@ -77,6 +77,12 @@ std::string steps(const Summary& summary) {
   return fmt::format("the first {} of {} steps", summary.steps, planned->get<std::uint64_t>());
 }
 
+// What is counted over the whole trace says so.
+std::string summed(std::string_view title, const Summary& summary) {
+  return summary.steps > 0 ? fmt::format("{}, over {}", title, plural(summary.steps, "step"))
+                           : std::string(title);
+}
+
 std::string heading(const Summary& summary) {
   std::string text = fmt::format("{}: {}, {}, {:.3f} s\n", fit(summary.info.device, kDeviceWidth),
                                  plural(summary.events, "event"), steps(summary), summary.seconds);
@@ -117,10 +123,13 @@ std::string text(const Summary& summary) {
   std::string text = heading(summary);
   text += "\nAt the peak\n" + categories(summary.peak, &summary.category_peaks);
   if (summary.peak.total > 0) text += '\n' + regions(summary.peak, kRegionRows);
-  text += counts("Operators", {"operator", "calls", "allocated"}, summary.operators, kOperatorRows);
-  text += counts("Saved for the backward", {"region", "tensors", "bytes"}, summary.saves, kRegionRows);
-  text += counts("Asked for by the backward", {"region", "tensors", "bytes"}, summary.unpacks, kRegionRows);
-  text += counts("Copied", {"direction", "copies", "bytes"}, summary.copies, kRegionRows);
+  text += counts(summed("Operators", summary), {"operator", "calls", "allocated"}, summary.operators,
+                 kOperatorRows);
+  text += counts(summed("Saved for the backward", summary), {"region", "tensors", "bytes"}, summary.saves,
+                 kRegionRows);
+  text += counts(summed("Asked for by the backward", summary), {"region", "tensors", "bytes"},
+                 summary.unpacks, kRegionRows);
+  text += counts(summed("Copied", summary), {"direction", "copies", "bytes"}, summary.copies, kRegionRows);
   return text;
 }
 

@@ -181,6 +181,7 @@ Json to_json(const TrainConfig& config) {
   if (config.allow_nan) json["allow_nan"] = true;
   json["shuffle"] = config.shuffle_seed ? Json(*config.shuffle_seed) : Json(nullptr);
   json["budget_bytes"] = config.budget_bytes ? Json(*config.budget_bytes) : Json(nullptr);
+  json["host_budget_bytes"] = config.host_budget_bytes ? Json(*config.host_budget_bytes) : Json(nullptr);
   return json;
 }
 

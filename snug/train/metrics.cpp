@@ -47,6 +47,18 @@ std::uintmax_t bytes_up_to(const fs::path& path, std::int64_t step) {
 
 }  // namespace
 
+RunBudgets budgets_of_run(const fs::path& folder) {
+  const fs::path path = folder / "config.json";
+  std::error_code missing;
+  if (!fs::is_regular_file(path, missing)) return {};
+  const JsonReader config(read_json(path), path.string());
+  const auto bytes = [&](const char* key) -> std::optional<std::uint64_t> {
+    if (!config.has(key)) return std::nullopt;
+    return static_cast<std::uint64_t>(config.required<std::int64_t>(key));
+  };
+  return {bytes("budget_bytes"), bytes("host_budget_bytes")};
+}
+
 RunDirectory::RunDirectory(const fs::path& path, const Json& config) : path_(path) {
   std::error_code error;
   const bool made = fs::create_directories(path_, error);

@@ -24,6 +24,12 @@ struct StepMetrics {
   bool skipped = false;              // the gradients overflowed under that scale: nothing was updated
 };
 
+// As a run in this folder was last given them; none if there is no config.json.
+struct RunBudgets {
+  std::optional<std::uint64_t> device_bytes, host_bytes;
+};
+SNUG_API RunBudgets budgets_of_run(const std::filesystem::path& folder);
+
 class SNUG_API RunDirectory {
  public:
   // A new run. Throws Error if the folder cannot be made or written, or already holds a run of at least one

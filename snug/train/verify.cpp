@@ -3,11 +3,14 @@
 #include <ATen/ATen.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <optional>
 #include <vector>
 
+#include "snug/host/arena.h"
+#include "snug/train/predict.h"
 #include "snug/train/step.h"
 
 namespace snug::train {
@@ -79,6 +82,23 @@ void compare(const std::vector<at::Tensor>& plain, const std::vector<at::Tensor>
   }
 }
 
+double relative_difference(const std::vector<at::Tensor>& planned, const std::vector<at::Tensor>& unsplit) {
+  double differences = 0, squares = 0;
+  const auto square = [](const at::Tensor& tensor) { return tensor.pow(2).sum().item<double>(); };
+  for (std::size_t i = 0; i < planned.size(); ++i) {
+    if (!planned[i].defined() || !unsplit[i].defined()) continue;
+    const at::Tensor whole = unsplit[i].to(at::kDouble);
+    differences += square(planned[i].to(at::kDouble) - whole);
+    squares += square(whole);
+  }
+  return squares > 0 ? std::sqrt(differences / squares) : std::sqrt(differences);
+}
+
+// On the CPU nobody refuses memory before it is too late.
+bool may_fit(const TrainConfig& config) {
+  return !config.device.is_cpu() || predict(config).peak.total <= host::free_host_bytes();
+}
+
 }  // namespace
 
 Verified verify(const TrainConfig& config) {
@@ -92,27 +112,38 @@ Verified verify(const TrainConfig& config) {
   TrainingSetup setup(config, config.device, tracker);
   const io::Batch host = data.batch(0, config.batch_size);
   const io::Batch batch{host.tokens.to(config.device), host.targets.to(config.device)};
-  const auto gradients = [&] {
+  const auto gradients = [&](const TrainConfig& split) {
     const double scale = first_loss_scale(config).value_or(1);
-    accumulate_gradients(*setup.model, batch, config,
+    accumulate_gradients(*setup.model, batch, split,
                          scale / static_cast<double>(count_targets(batch.targets)));
     return take_gradients(*setup.model);
   };
+  const auto if_it_fits = [&](const TrainConfig& split) -> std::optional<std::vector<at::Tensor>> {
+    try {
+      return gradients(split);
+    } catch (const c10::OutOfMemoryError&) {
+      take_gradients(*setup.model);  // what there is of them
+      return std::nullopt;
+    }
+  };
 
-  std::optional<std::vector<at::Tensor>> plain;
-  try {
-    plain = gradients();
-  } catch (const c10::OutOfMemoryError&) {
-    take_gradients(*setup.model);  // what there is of them
-  }
-  Verified verified;
-  const auto recording = make_recording(config, {.verify = true});
-  const std::vector<at::Tensor> planned = gradients();
+  const auto plain = if_it_fits(config);
+  Verified verified{.micro_batches = config.accumulation()};
+  auto recording = make_recording(config, {.verify = true});
+  const std::vector<at::Tensor> planned = gradients(config);
   for (const auto& [region, totals] : recording->totals()) {
     verified.values += totals.checked;
     verified.differing_values += totals.differing;
   }
+  recording.reset();
   if (plain) compare(*plain, planned, verified);
+  TrainConfig whole = config;
+  whole.plan.reset();
+  whole.micro_batch = config.batch_size;
+  whole.head_chunks = 0;
+  if (config.accumulation() > 1 && may_fit(whole))
+    if (const auto unsplit = if_it_fits(whole))
+      verified.unsplit_difference = relative_difference(planned, *unsplit);
   return verified;
 }
 

@@ -41,6 +41,10 @@ class BadFlags(CommandTest):
                 self.refuses("train", "--budget", size, says=["--budget", size])
         for verb in ("plan", "tune", "verify"):
             self.refuses(verb, "--budget", "0", says="--budget")
+        for verb in ("train", "plan", "tune", "verify"):
+            self.refuses(verb, "--budget", "12", says=["--budget: 12 is 12 bytes", "12GiB?"])
+        for verb in ("train", "plan"):
+            self.refuses(verb, "--host-budget", "1048575", says=["--host-budget", "1048575GiB?"])
 
     def test_names(self):
         self.refuses("train", "--model", "gpt5", says=["gpt5", "tiny", "llama2-7b"])

@@ -10,7 +10,7 @@ class Budget(CommandTest):
     def setUp(self):
         super().setUp()
         self.write_model()
-        plan = json.loads(self.snug("plan", *STEP, "--budget", 1, "--json").stdout)
+        plan = json.loads(self.snug("plan", *STEP, "--budget", "1B", "--json").stdout)
         self.peak = plan["plain"]["peak_bytes"]
         self.leanest = plan["predicted"]["peak_bytes"]
 

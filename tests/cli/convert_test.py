@@ -121,7 +121,7 @@ class Convert(CommandTest):
             time.sleep(0.001)
         process.send_signal(signal.SIGINT)
         errors = process.communicate(timeout=60)[1]
-        self.assertEqual(process.returncode, 3, errors)
+        self.assertEqual(process.returncode, 128 + signal.SIGINT, errors)
         self.assertIn("new: stopped", errors)
         self.assertEqual(self.files(), before)
 

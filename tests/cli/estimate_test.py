@@ -40,6 +40,13 @@ class Estimate(CommandTest):
                 self.assertEqual(self.bytes("--precision", precision, "--optimizer", optimizer, *master),
                                  [7 * each for each in per_parameter])
 
+    def test_it_says_which_master_is_counted(self):
+        arguments = ("estimate", "--params", "7e9", "--precision", "bf16")
+        self.assertIn("10 bytes per parameter with --master split, the default; 2 more with --master fp32\n",
+                      self.succeeds(*arguments))
+        self.assertIn("12 bytes per parameter, 2 less with --master split, the default\n",
+                      self.succeeds(*arguments, "--master", "fp32"))
+
     def test_zero_stages_share_optimizer_then_gradients_then_parameters(self):
         for stage, held in [(0, [28, 28, 56]), (1, [28, 28, 7]), (2, [28, 3.5, 7]), (3, [3.5, 3.5, 7])]:
             with self.subTest(stage=stage):

@@ -63,7 +63,7 @@ class Documents(PlanTest):
 
     def test_a_split_given_by_hand_stays(self):
         for split in (("--micro-batch", 2), ("--accumulation", 2)):
-            document = self.plan(*split, "--budget", 1)
+            document = self.plan(*split, "--budget", "1B")
             self.check(document)
             self.assertEqual((document["micro_batch"], document["accumulation"]), (2, 2))
             self.assertEqual({lever["name"] for lever in document["levers"]}, {"recompute"})
@@ -86,7 +86,7 @@ class Budgets(PlanTest):
         self.assertLess(seconds[-1], seconds[0])
 
     def test_the_sweep_goes_from_the_leanest_plan_to_the_plain_step(self):
-        document = self.plan("--sweep", "--budget", 1)
+        document = self.plan("--sweep", "--budget", "1B")
         sweep, plain = document["sweep"], document["plain"]
         peaks = [point["peak_bytes"] for point in sweep]
         seconds = [point["step_seconds"] for point in sweep]
@@ -140,6 +140,13 @@ class Machines(PlanTest):
         self.assertLess(document["budget_bytes"], 24 * 2**30)
         self.assertIs(document["fits"], True)
 
+    def test_the_host_budget_is_a_limit(self):
+        arguments = ("--model", "tiny", "--batch-size", 8, "--seq-len", 512, "--micro-batch", 8, "--hardware", "h200",
+                     "--budget", "1200MiB")
+        self.assertGreater(self.json("plan", *arguments)["predicted"]["host_bytes"], 4 * 2**20)
+        limited = self.json("plan", *arguments, "--host-budget", "4MiB")["predicted"]["host_bytes"]
+        self.assertLessEqual(limited, 4 * 2**20)
+
     def test_a_faster_machine_is_faster(self):
         h200, l4 = (self.plan("--hardware", name)["plain"]["step_seconds"] for name in ("h200", "l4"))
         self.assertLess(h200, l4)
@@ -149,7 +156,7 @@ class Written(PlanTest):
     def test_a_plan_runs_in_the_bytes_it_says(self):
         for budget in (4_200_000, 5_000_000, 7_000_000):
             with self.subTest(budget):
-                document = self.plan("--budget", budget, "--out", "plan.json")
+                document = self.plan("--budget", budget, "--out", "plan.json", "--force")
                 written = self.read("plan.json")
                 for field in ("budget_bytes", "micro_batch", "accumulation", "plain", "bound_seconds", "levers"):
                     self.assertEqual(written[field], document[field])
@@ -166,6 +173,11 @@ class Written(PlanTest):
     def test_places_that_cannot_be_written(self):
         for out, says in (("missing/plan.json", "No such file"), (".", "directory")):
             self.refuses("plan", *STEP, "--out", out, says=[out, says])
+
+    def test_a_file_that_is_there_stays_unless_asked(self):
+        self.write("plan.json", "mine")
+        self.refuses("plan", *STEP, "--budget", "5MiB", "--out", "plan.json", says=["plan.json exists already", "--force"])
+        self.refuses("plan", *STEP, "--force", says="--force has no use without --out")
 
     def test_a_plan_for_another_machine_is_not_run_here(self):
         self.succeeds("plan", *STEP, "--hardware", "h200", "--out", "plan.json")

@@ -61,6 +61,24 @@ class Resume(CommandTest):
     def test_under_another_budget_whose_levers_lose_nothing(self):
         self.resumed(later=("--recompute", "block"))
 
+    def test_without_a_budget_it_keeps_the_one_it_had_and_its_plan(self):
+        budget = ("--budget", "4000000", "--host-budget", "2GiB")
+        self.succeeds(*RUN, *budget, "--steps", 6, "--out-dir", "whole")
+        self.succeeds(*RUN, *budget, "--steps", 3, "--out-dir", "parts")
+        self.assertGreater(self.read("parts/config.json")["accumulation"], 1)
+        result = self.snug(*RUN, "--steps", 6, "--out-dir", "parts", "--resume", "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        document = json.loads(result.stdout)
+        self.assertEqual((document["budget_bytes"], document["within_budget"]), (4000000, True))
+        self.assertIn("budget  3.8 MiB, as this run had it\nplan    as this run had it\n", result.stderr)
+        self.assertIn("weights of parts/state/step-3/model.safetensors", result.stderr)
+        self.assertNotIn("warning", result.stderr)
+        self.assertEqual(self.read("parts/config.json"), self.read("whole/config.json"))
+        self.assert_same_end("whole", "parts", 6)
+        result = self.snug(*RUN, "--recompute", "cheap", "--steps", 7, "--out-dir", "parts", "--resume", "--json")
+        self.assertIn("snug: warning: the batch is now split 4 x 1, it was", result.stderr)
+        self.assertIsNone(json.loads(result.stdout)["budget_bytes"])
+
     def test_a_run_that_is_done_is_left_alone(self):
         self.succeeds(*RUN, "--steps", 3, "--out-dir", "done")
         before = self.files()
@@ -129,7 +147,7 @@ class Resume(CommandTest):
         self.wait_for_lines("second", 2, process)
         model.rename(self.folder / "gone")
         process.send_signal(signal.SIGINT)
-        self.assertEqual(process.wait(60), 0)
+        self.assertEqual(process.wait(60), 128 + signal.SIGINT)
         state = self.state("second", len(self.losses("second")))
         self.assertEqual((state / "tokenizer.json").read_text(), "{}")
         self.assertEqual(json.loads((state / "config.json").read_text())["eos_token_id"], 7)
@@ -161,7 +179,7 @@ class Resume(CommandTest):
                 if number == signal.SIGHUP:  # shell and kernel
                     process.send_signal(number)
                 text = process.communicate(timeout=60)[0]
-                self.assertEqual(process.returncode, 0)
+                self.assertEqual(process.returncode, 128 + number)
                 done = len(self.losses(run))
                 self.assertIn(f"Trained model: {run}/state/step-{done}\nStopped after {done} of 100000 steps: --resume", text)
                 self.assertTrue(self.state(run, done).is_dir())
@@ -182,6 +200,7 @@ class Resume(CommandTest):
         run, kills = 0, 0
         while kills < KILLS:
             name, run = f"killed-{run}", run + 1
+            metrics, states = self.folder / name / "metrics.jsonl", self.folder / name / "state"
             (self.folder / name).mkdir()
             resume = ()
             while True:
@@ -197,7 +216,11 @@ class Resume(CommandTest):
                     kills += 1
                 finally:
                     process.stderr.close()
+                if metrics.exists() and metrics.stat().st_size > 0 and not any(states.glob("step-*")):
+                    break  # a step was taken, none was saved: it is refused to lose its line
                 resume = ("--resume",) if (self.folder / name / "config.json").exists() else ()
+            if not any(states.glob("step-*")):
+                continue
             self.assertEqual(self.losses(name), expected)
             self.assertEqual(sorted(os.listdir(self.folder / name / "state")), [f"step-{steps - 1}", f"step-{steps}"])
 

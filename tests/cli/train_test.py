@@ -51,6 +51,14 @@ class Train(CommandTest):
         self.assertEqual(document["predicted"]["peak_bytes"], document["measured"]["peak_bytes"])
         self.assertEqual(set(document["predicted"]["bytes"]), CATEGORIES)
 
+    def test_the_first_line_says_where_the_weights_come_from(self):
+        self.write_model()
+        first = self.succeeds("train", "--steps", 1, "--seed", 3, *STEP, "--out-dir", "fresh").splitlines()[0]
+        self.assertTrue(first.endswith(", fp32 on cpu, fresh weights (seed 3)"), first)
+        step = [argument if argument != "model.json" else "fresh/state/step-1" for argument in STEP]
+        first = self.succeeds("train", "--steps", 1, *step, "--no-save", "--out-dir", "next").splitlines()[0]
+        self.assertTrue(first.endswith(", weights of fresh/state/step-1/model.safetensors"), first)
+
     def test_fp16_starts_at_a_scale_that_fits(self):
         self.write_model()
         document = self.json("train", "--precision", "fp16", "--steps", 3, *STEP, "--out-dir", "run")
@@ -148,7 +156,7 @@ class Train(CommandTest):
                 process = self.start_endless_run()
                 process.send_signal(number)
                 out, err = process.communicate(timeout=60)
-                self.assertEqual(process.returncode, 0, err)
+                self.assertEqual(process.returncode, 128 + number, err)
                 document = json.loads(out)
                 self.assertTrue(document["interrupted"])
                 self.assertEqual([line["step"] for line in self.metrics("run")], list(range(1, document["steps"] + 1)))

@@ -19,9 +19,12 @@ class Verify(CommandTest):
 
     def test_budgets(self):
         whole = self.check_equal("--budget", "5MiB")
+        self.assertEqual((whole["micro_batches"], whole["unsplit_difference"]), (1, None))
         split = self.check_equal("--budget", "5MiB", "--micro-batch", 2)
         self.assertEqual(split["tensors"], whole["tensors"])
         self.assertGreater(split["values"], whole["values"])  # two forwards
+        self.assertEqual(split["micro_batches"], 2)
+        self.assertLess(split["unsplit_difference"], 1e-6)
         self.check_equal("--budget", "4200000")  # where the planner splits
         self.check_equal("--budget", "1GiB")
 
@@ -43,7 +46,9 @@ class Verify(CommandTest):
     def test_in_words_and_without_leaving_anything(self):
         before = self.files()
         self.assertRegex(self.succeeds("verify", *STEP, "--budget", "5MiB"),
-                         r"^(\d+) of \1 values unchanged, (\d+) of \2 gradients bit-equal")
+                         r"^(\d+) of \1 values unchanged, (\d+) of \2 gradients bit-equal to those of the plain step\n$")
+        self.assertRegex(self.succeeds("verify", *STEP, "--budget", "5MiB", "--micro-batch", 2),
+                         r"those of a plain step in the same 2 micro-batches; within \S+e-\d+ of the unsplit step's")
         self.assertEqual(self.files(), before)
 
     def test_a_budget_that_nothing_fits(self):

@@ -105,17 +105,17 @@ TEST(Text, IsTheWholeReport) {
       << report;
   EXPECT_NE(report.find("activations   3.00 GiB   30.0 %       5.00 GiB\n"), std::string::npos) << report;
   EXPECT_TRUE(
-      report.ends_with("\nOperators\n"
+      report.ends_with("\nOperators, over 2 steps\n"
                        "operator   calls  allocated\n"
                        "aten::mm      12   3.00 GiB\n"
                        "aten::add      3    0 bytes\n"
-                       "\nSaved for the backward\n"
+                       "\nSaved for the backward, over 2 steps\n"
                        "region   tensors     bytes\n"
                        "block.0        4  1.00 GiB\n"
-                       "\nAsked for by the backward\n"
+                       "\nAsked for by the backward, over 2 steps\n"
                        "region   tensors    bytes\n"
                        "block.0        4  0 bytes\n"
-                       "\nCopied\n"
+                       "\nCopied, over 2 steps\n"
                        "direction  copies    bytes\n"
                        "to_host         1  1.0 MiB\n"))
       << report;
