@@ -34,7 +34,7 @@ struct TwoPasses {
   at::Tensor weight;
 };
 
-inline double relative_error(const at::Tensor& sum, const at::Tensor& exact) {
+inline double error_of_sum(const at::Tensor& sum, const at::Tensor& exact) {
   return ((sum.to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
 }
 
@@ -55,7 +55,7 @@ inline void expect_it_adds_in_place(at::ScalarType dtype, std::optional<at::Scal
     const at::Tensor grad = torch::autograd::grad({plain.loss(pass)}, {plain.weight})[0];
     sum = sum.defined() ? sum + grad : grad;
   }
-  EXPECT_LE(relative_error(buffer, passes.exact()), relative_error(sum, passes.exact()) * 1.05 + 1e-7);
+  EXPECT_LE(error_of_sum(buffer, passes.exact()), error_of_sum(sum, passes.exact()) * 1.05 + 1e-7);
   EXPECT_FALSE(plain.weight.grad().defined());
 }
 
