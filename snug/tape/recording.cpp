@@ -46,7 +46,9 @@ class Recording::Impl final : public hooks::OperatorListener,
   }
   ~Impl() override {
     ledgers_->sketch = nullptr;
-    innermost = outer_;
+    Impl** place = &innermost;  // they may end in any order
+    while (*place && *place != this) place = &(*place)->outer_;
+    if (*place) *place = outer_;
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;

@@ -73,7 +73,8 @@ void Tape::finish_forward() {
 }
 
 bool Tape::is_to_go(const Value& value) const {
-  return value.fate == Fate::Offload && value.kept && value.span.size() > 0;
+  const bool is_held_for_good = value.is_leaf && value.kept.use_count() > 1;  // a frozen weight, a table
+  return value.fate == Fate::Offload && value.kept && value.span.size() > 0 && !is_held_for_good;
 }
 
 std::uint64_t Tape::bytes_to_go() const {
@@ -89,8 +90,7 @@ void Tape::send_or_keep(const ValuePtr& pinned, std::uint64_t may_go) {
   if (is_to_go(value) && totals_.offloaded_bytes + value.span.size() <= may_go) {
     if (value.checksum && value.span.size() < value.kept.nbytes())
       value.checksum = checksum(value.kept, value.span);
-    const bool is_held_for_good = value.is_leaf && value.kept.use_count() > 1;
-    value.refused = is_held_for_good ? "held by others too: moving it would free nothing" : offload_.send(pinned);
+    value.refused = offload_.send(pinned);
     if (value.refused.empty()) {
       ++totals_.offloaded_values;
       totals_.offloaded_bytes += value.span.size();

@@ -101,5 +101,24 @@ TEST(SessionCuda, ASecondOneIsRefusedAndLeavesTheFirstOnesCap) {
   EXPECT_NO_THROW(take()) << "when the session ends, everything is as it was";
 }
 
+// The plan given is for other operators, so the new one knows no larger step than the sketched one.
+TEST(SessionCuda, AStepThatIsLargerThanTheSketchedOneRunsAndIsSaid) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: a session on CUDA was not tested";
+  const plan::Hardware hardware = session::hardware_of(c10::kCUDA);
+  Net net(c10::kCUDA);
+  std::vector<std::string> said;
+  Session session(net.weights, {.budget_bytes = hardware.memory_bytes / 2},
+                  {.device = c10::kCUDA, .say = [&](const std::string& text) { said.push_back(text); }});
+  for (const std::int64_t rows : {kRows, kRows / 2, kRows, kRows}) {
+    net.step(at::randn({rows, kWidth}, c10::kCUDA));
+    net.take_gradients();
+    session.end_step();
+  }
+  EXPECT_TRUE(session.was_planned_again());
+  EXPECT_FALSE(session.is_as_planned());
+  ASSERT_EQ(said.size(), 2u);
+  EXPECT_NE(said[1].find("layer0"), std::string::npos) << said[1];
+}
+
 }  // namespace
 }  // namespace snug
