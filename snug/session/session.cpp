@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <list>
-#include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -26,48 +24,32 @@ namespace snug {
 
 namespace {
 
-// Sessions end in any order, on any threads, and torch gives a new thread the count that was set last: only
-// the first session sees the usual one.
+// Torch counts threads per thread. Sessions of one end in any order: the last that is left counts.
 class ThreadCount {
  public:
   explicit ThreadCount(const plan::Plan& plan) {
-    std::lock_guard lock(wishes().mutex);
     const int before = at::get_num_threads();
-    if (wishes().alive.empty()) wishes().usual = before;
+    if (wishes.empty()) usual = before;
     const auto planned = plan.step.find("threads");
     const bool is_planned =
         planned != plan.step.end() && planned->is_number_integer() && planned->get<int>() > 0;
-    place_ = wishes().alive.insert(wishes().alive.end(),
-                                   {std::this_thread::get_id(), is_planned ? planned->get<int>() : before});
-    at::set_num_threads(place_->threads);
+    place_ = wishes.insert(wishes.end(), is_planned ? planned->get<int>() : before);
+    at::set_num_threads(*place_);
   }
   ~ThreadCount() {
-    std::lock_guard lock(wishes().mutex);
-    wishes().alive.erase(place_);
-    int left = wishes().usual;
-    for (const Wish& wish : wishes().alive)
-      if (wish.of == std::this_thread::get_id()) left = wish.threads;
-    at::set_num_threads(left);
+    wishes.erase(place_);
+    at::set_num_threads(wishes.empty() ? usual : wishes.back());
   }
   ThreadCount(const ThreadCount&) = delete;  // it is a stretch of time
   ThreadCount& operator=(const ThreadCount&) = delete;
 
  private:
-  struct Wish {
-    std::thread::id of;
-    int threads;
-  };
-  struct Wishes {
-    std::mutex mutex;
-    std::list<Wish> alive;
-    int usual = 0;
-  };
-  static Wishes& wishes() {
-    static Wishes all;
-    return all;
-  }
-  std::list<Wish>::iterator place_;
+  static thread_local std::list<int> wishes;
+  static thread_local int usual;
+  std::list<int>::iterator place_;
 };
+thread_local std::list<int> ThreadCount::wishes;
+thread_local int ThreadCount::usual = 0;
 
 // Of torch's CUDA allocator.
 class GrowingSegments {

@@ -186,6 +186,8 @@ TEST(AnyOrder, NothingIsLeftBehindAndLimitsAreRightAtEveryMoment) {
     for (int i = 0; i < 2; ++i) workers[i].start([&, i] { work(actors[i]); });
     for (Worker& worker : workers) worker.wait();
   };
+  // A thread that begins to count while a session lives counts as the session does, in torch.
+  both([&](Actor&) { EXPECT_EQ(at::get_num_threads(), threads); });
   for (int round = 0; round < rounds && !testing::Test::HasFailure(); ++round) {
     for (int turn = 0; turn < 4; ++turn) {
       both([](Actor& actor) {
