@@ -1,7 +1,8 @@
 // What do recomputation and offload cost, and what do they save? One Llama-like model out of torch's own
 // operators, forward and backward without an optimizer: plain autograd, then the tape keeping all, re-making
-// cheap values, re-making whole blocks, moving all to the host, re-making cheap values and moving the rest,
-// in turns in one process. bench/recompute_twin.py does the same operations under torch.utils.checkpoint.
+// cheap values, re-making whole blocks (and the same with the proof in every step, or in none), moving all to
+// the host, re-making cheap values and moving the rest, in turns in one process. bench/recompute_twin.py does
+// the same operations under torch.utils.checkpoint.
 //
 //   build/bin/recompute cpu        hidden 256, 8 layers, fp32
 //   build/bin/recompute cuda       1.26B parameters, 8 x 4096 tokens, bf16
@@ -144,6 +145,21 @@ int main(int argc, char** argv) {
        0},
       {"tape, blocks recomputed",
        with([] { return Fates::keep().in_region("layers.", Fate::Recompute); }),
+       {},
+       0},
+      {"the same, each step proven",
+       [place = std::uint64_t{0}]() mutable {
+         return std::make_unique<snug::tape::Recording>(
+             Fates::keep().in_region("layers.", Fate::Recompute),
+             snug::tape::RecordingOptions{.place = ++place});  // every step is a first one
+       },
+       {},
+       0},
+      {"the same, nothing proven",
+       [] {
+         return std::make_unique<snug::tape::Recording>(Fates::keep().in_region("layers.", Fate::Recompute),
+                                                        snug::tape::RecordingOptions{.prove = false});
+       },
        {},
        0},
       {"tape, all offloaded",

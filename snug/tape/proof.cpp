@@ -1,5 +1,6 @@
 #include "snug/tape/proof.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "snug/base/error.h"
@@ -44,6 +45,7 @@ Proof::Entry& Proof::entry(const ValuePtr& value, const c10::Storage& storage) {
   if (value->proof) return entries_[*value->proof];
   const auto reserve = [&] { return sums_.reserve(value->device); };
   entries_.push_back({.value = value,
+                      .held_value = proves_ ? value : nullptr,
                       .held = proves_ ? storage : c10::Storage(),
                       .storage = storage.getWeakStorageImpl(),
                       .made = reserve(),
@@ -71,8 +73,8 @@ void Proof::read(const ValuePtr& value, const c10::Storage& storage) {
 
 void Proof::made_of(const ValuePtr& read, std::span<const ValuePtr> results) {
   if (!read->proof) return;
-  auto& known = entries_[*read->proof].results;
-  known.insert(known.end(), results.begin(), results.end());
+  for (const ValuePtr& result : results)
+    entries_[*read->proof].results.push_back({result, result->name});
 }
 
 void Proof::last(const ValuePtr& value) {
@@ -138,13 +140,15 @@ void Proof::keep(const ValuePtr& value) {
 }
 
 void Proof::keep_what_was_made_of(const Entry& entry) {
-  for (const auto& weak : entry.results)
-    if (const ValuePtr value = weak.lock()) keep(value);
+  for (const Result& result : entry.results) {
+    site_->suspect(result.name);
+    if (const ValuePtr value = result.value.lock()) keep(value);
+  }
 }
 
 bool Proof::is_made_again_of(const Entry& entry) const {
-  for (const auto& weak : entry.results)
-    if (const ValuePtr value = weak.lock(); value && value->fate == Fate::Recompute) return true;
+  for (const Result& result : entry.results)
+    if (const ValuePtr value = result.value.lock(); value && value->fate == Fate::Recompute) return true;
   return false;
 }
 
@@ -152,8 +156,12 @@ void Proof::end() {
   if (goes_on(kTheEnd)) tape_.distrust_all();
   judge();
   has_ended_ = true;
-  if (proves_ && from_the_start_) site_->proven(prefixes_);
   std::erase_if(entries_, [this](Entry& entry) { return !lend(entry); });
+  if (entries_.empty() || tape_.saved_.empty()) conclude();
+}
+
+void Proof::conclude() {
+  if (proves_ && from_the_start_) site_->proven(prefixes_);
 }
 
 // Others may still write it: a saved tensor sees that, and so would a replay.
@@ -167,9 +175,9 @@ bool Proof::lend(Entry& entry) {
   return true;
 }
 
-void Proof::begin_backward() {
-  if (!has_ended_) return judge();  // a backward within the forward
-  if (entries_.empty()) return;
+void Proof::before_unpack(bool is_in_backward) {
+  if (!has_ended_ && !is_in_backward) judge();  // a backward within the forward
+  if (!has_ended_ || entries_.empty()) return;
   const std::vector<Entry> lent = std::exchange(entries_, {});
   Checksums now;
   std::vector<Checksums::Ticket> tickets;
@@ -178,20 +186,23 @@ void Proof::begin_backward() {
     now.take(tickets.back(), entry.held);
   }
   now.settle();
+  const auto is_needed = [&](const ValuePtr& value) {  // by a saved tensor or an operation
+    const long here = 1 + std::ranges::count(lent, value, &Entry::held_value);
+    return value->fate == Fate::Recompute && value.use_count() > here;
+  };
   std::string wrong;
   for (std::size_t i = 0; i < lent.size(); ++i) {
     const ValuePtr value = lent[i].value.lock();
     if (!value || now[tickets[i]] == sums_[lent[i].last]) continue;
     site_->suspect(value->name);
-    for (const auto& weak : lent[i].results) {
-      const ValuePtr result = weak.lock();
-      if (!result) continue;
-      site_->suspect(result->name);
-      if (result->fate == Fate::Recompute)
+    for (const Result& made : lent[i].results) {
+      site_->suspect(made.name);
+      if (const ValuePtr result = made.value.lock(); result && is_needed(result))
         wrong = concat(tape_.told(*value), " was ", kChanged, ", and ", name_of(result->schema),
                        " has to read it again as it was. Its result will be kept from now on: run the step again");
     }
   }
+  conclude();
   TORCH_CHECK(wrong.empty(), wrong);
 }
 

@@ -42,6 +42,9 @@ class Proof {
   Proof(Tape& tape, std::shared_ptr<Site> site, bool prove, bool verify);
 
   bool is_on() const { return proves_ || verify_; }
+  bool holds(const Value& value) const {
+    return !has_ended_ && value.proof && entries_[*value.proof].held_value;
+  }
   std::uint64_t name(std::uint32_t output) const;  // of a value that is made now, whatever comes after
   bool is_suspect(const Value& value) const { return known_->suspects.contains(value.name); }
 
@@ -54,7 +57,8 @@ class Proof {
   void last(const ValuePtr& value);  // it is about to be overwritten, or forgotten
   void judge();                      // compares all that was taken so far, and keeps what it must
   void end();                        // of the forward
-  void begin_backward();             // compares what others held. Throws if what is to be re-made needs it
+  // Before the first one, compares what others held. Throws if what is to be re-made needs what changed.
+  void before_unpack(bool is_in_backward);
 
   // A node of someone's own may write its gradients over what it is given, as kernels do to spare memory. Who
   // saved the same tensor sees that in plain autograd too; a replay must not. Is it to get a copy?
@@ -63,14 +67,19 @@ class Proof {
   void look_at_given();  // by nodes that are done
 
  private:
+  struct Result {
+    std::weak_ptr<Value> value;
+    std::uint64_t name;
+  };
   struct Entry {
     std::weak_ptr<Value> value;
-    c10::Storage held;  // while it proves
+    ValuePtr held_value;  // while it proves: other fates may need what these do not
+    c10::Storage held;
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     Checksums::Ticket made, read, last;
     bool has_made = false, has_read = false, has_last = false;
     bool is_overwritten = false, is_suspect = false;
-    std::vector<std::weak_ptr<Value>> results;  // of operators that read it
+    std::vector<Result> results;  // of operators that read it
   };
 
   Entry& entry(const ValuePtr& value, const c10::Storage& storage);
@@ -80,6 +89,7 @@ class Proof {
   void keep_what_was_made_of(const Entry& entry);
   bool is_made_again_of(const Entry& entry) const;
   bool lend(Entry& entry);
+  void conclude();
 
   Tape& tape_;
   const std::shared_ptr<Site> site_;

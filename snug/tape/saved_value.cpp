@@ -90,7 +90,7 @@ at::Tensor SavedValue::call_unpack_hook() {
       " instead");
   Quiet work_of_our_own;
   std::lock_guard lock(tape_->mutex_);
-  if (tape_->proof_ && !tape_->replay_.is_in_backward()) tape_->proof_->begin_backward();
+  if (tape_->proof_) tape_->proof_->before_unpack(tape_->replay_.is_in_backward());
   TORCH_CHECK(tape_->failure_.empty(), tape_->failure_);
   if (tape_->proof_) tape_->proof_->look_at_given();
   tape_->replay_.begin_backward();

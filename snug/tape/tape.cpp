@@ -210,8 +210,8 @@ void Tape::before_write(const at::Tensor& tensor) {
   if (!values_.knows(tensor)) return;
   const ValuePtr value = values_.find(tensor);
   if (!value || !value->kept) return;
-  const long by_table_and_here = 2;
-  if (value.use_count() <= by_table_and_here + value->saves) return;
+  const long by_table_and_here = 2, by_proof = proof_ && proof_->holds(*value) ? 1 : 0;
+  if (value.use_count() <= by_table_and_here + by_proof + value->saves) return;
   Quiet work_of_our_own;
   value->kept = copy_of(value->kept);
   value->unwatch();

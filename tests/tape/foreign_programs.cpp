@@ -150,10 +150,10 @@ class Program {
       }
       case 16: {
         const int way = turn_ % 3;
-        for (int i = 0; i <= way; ++i) {
-          if (way == 1) foreign_write(chosen());
-          push(chosen().cos() * chosen());
-        }
+        if (way == 1) foreign_write(chosen());  // just before the first operator that is another
+        const at::Tensor x = chosen();
+        push((way == 0 ? x.cos() : way == 1 ? x.sin() : x.atan()) * chosen());
+        if (way == 2) foreign_write(chosen());
         return;
       }
       default:
