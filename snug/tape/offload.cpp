@@ -30,14 +30,15 @@ std::string Offload::send(const ValuePtr& sent) try {
 void Offload::leave() {
   for (const std::weak_ptr<Value>& weak : sent_) {
     const ValuePtr value = weak.lock();
-    if (!value || !value->kept || value->is_changed()) continue;
+    if (!value || !value->is_offloaded || !value->kept || value->is_changed()) continue;
     value->leaves();
   }
 }
 
 void Offload::bring_back() {
   for (auto weak = sent_.rbegin(); weak != sent_.rend(); ++weak)
-    if (const ValuePtr value = weak->lock(); value && value->uses > 0) bring_back(*value);
+    if (const ValuePtr value = weak->lock(); value && value->is_offloaded && value->uses > 0)
+      bring_back(*value);
 }
 
 void Offload::bring_back(Value& value) {

@@ -61,6 +61,9 @@ void Tape::end_forward() noexcept {
 }
 
 void Tape::finish_forward() {
+  if (proof_)
+    for (const auto& [storage, value] : values_.alive())
+      if (value->saves > 0 && value->fate != Fate::Keep) lent_.emplace_back(value, storage.getWeakStorageImpl());
   values_.clear();  // from here on saved tensors own what is left
   if (SketchListener* const told = listener()) told->on_end(number_);
   const std::uint64_t may_go = bytes_to_go();
@@ -252,9 +255,33 @@ void Tape::came_in(const c10::Storage& storage, const ValuePtr& old, const std::
   }
 }
 
+// This forward goes another way than those that were proven: who knows what it writes, and into what. What
+// can still be kept is.
 void Tape::distrust_all() {
   for (const auto& [storage, value] : values_.alive())
     came_in(storage, value, "the region ran other operators than before");
+  for (std::shared_ptr<Tape> tape = previous_.lock(); tape; tape = tape->previous_.lock())
+    tape->keep_what_others_hold();
+}
+
+void Tape::keep_what_others_hold() {
+  std::lock_guard lock(mutex_);
+  for (const auto& [weak, storage] : std::exchange(lent_, {})) {
+    const ValuePtr value = weak.lock();
+    auto alive = storage.lock();
+    if (!value || !alive || value->fate == Fate::Keep) continue;
+    const bool was_moved = value->fate == Fate::Offload;
+    if (was_moved) {
+      if (value->is_offloaded) value->leaves();
+      value->is_offloaded = false;
+      value->slot = {};
+      value->fate = Fate::Keep;
+      value->kept = c10::Storage(std::move(alive));
+      value->here = true;
+    } else {
+      keep_after_all(value, c10::Storage(std::move(alive)), "");
+    }
+  }
 }
 
 std::string Tape::enter_function(const std::string& name, at::TensorList inputs) {

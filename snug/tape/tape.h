@@ -84,6 +84,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   void follow(const ValuePtr& old, const ValuePtr& now, const at::Tensor& tensor);
   void came_in(const c10::Storage& storage, const ValuePtr& old, const std::string& why);
   void distrust_all();
+  void keep_what_others_hold();
   void keep_after_all(const ValuePtr& value, const c10::Storage& contents, const std::string& why);
 
   std::string told(const Value& value) const;  // in words
@@ -108,6 +109,8 @@ class Tape : public std::enable_shared_from_this<Tape> {
   std::uint32_t operations_ = 0;  // recorded so far
   std::uint32_t serial_ = 0;      // of values
   std::optional<Proof> proof_;
+  // Saved and not kept, with storages that others held when the forward ended.
+  std::vector<std::pair<std::weak_ptr<Value>, c10::weak_intrusive_ptr<c10::StorageImpl>>> lent_;
   std::string function_;  // the forward is in; why nothing that is made there is re-made
   std::string failure_;   // to be thrown in the backward: the end of a forward cannot
   std::unordered_set<SavedValue*> saved_;

@@ -88,7 +88,7 @@ TEST_F(Corners, APartialBackwardLeavesNothingReMade) {
   const auto forward = [&] {
     return region("r", Fates::recompute(), [&] { return layer(layer(x, w), v); }).sum();
   };
-  forward();  // the first is proven, and keeps what others hold
+  ag::grad({forward()}, {v});  // the first is proven, and keeps what others hold
   at::Tensor y = forward();
   const std::uint64_t live = tracker.live_bytes();
   const auto first = ag::grad({y}, {v}, {}, /*retain_graph=*/true);

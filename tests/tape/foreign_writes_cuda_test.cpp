@@ -43,7 +43,6 @@ TEST_F(ForeignWritesOnCuda, RandomProgramsAreNeverSilentlyWrong) {
   EXPECT_GT(tally.equal, tally.runs / 4);
   std::printf("%d runs: %d equal, %d refused, of which plain autograd refuses %d\n", tally.runs, tally.equal,
               tally.refused, tally.plain_refused);
-  EXPECT_EQ(live_values(), 0);
 }
 
 // A rotation inside a projection's result, a gate whose backward writes over what it saved, a loss that makes
