@@ -1,5 +1,5 @@
-// Hears of autograd Functions written in Python, by name: whatever they launch themselves is no operator. C++'s
-// own Functions announce nothing.
+// Hears of autograd Functions written in Python, by name: whatever they launch themselves is no operator.
+// C++'s own Functions announce nothing.
 //
 // Costs a RecordFunction per operator while a guard is alive.
 #pragma once

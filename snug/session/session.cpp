@@ -105,8 +105,8 @@ class Session::Impl {
              .budget_bytes = options.device.is_cuda() ? std::nullopt : std::optional(plan_.budget_bytes)}),
         budget_(options.device, plan_.budget_bytes, plan::outside_or_usual(plan_.predicted.outside_bytes)),
         stage_(options.lean_at_first.value_or(options.device.is_cuda()) ? Stage::First
-               : options.prove                                         ? Stage::Proven
-                                                                       : Stage::Planned),
+               : options.prove                                          ? Stage::Proven
+                                                                        : Stage::Planned),
         recording_(stage_ == Stage::Planned ? planned_fates() : tape::Fates::recompute(),
                    {.describe = true,
                     .host = store_for(plan_, options.device),

@@ -9,11 +9,12 @@
 //   }
 //
 // The first step keeps nothing and is proven (docs/recompute.md). While the session lives, what is allocated
-// on this device beyond the budget throws. If a step is not the one that was planned - other operators, larger tensors or, on the CPU, more memory than was predicted by more than
-// the margin, with all that ran since the last end_step() - the next one keeps nothing, is sketched where it
-// runs, and a new plan is made from that; if it is a smaller one than was planned for, the plan stays. A step
-// that is another than a new plan's runs as lean as it can from then on. All of it is said. When the session
-// ends, everything is as it was.
+// on this device beyond the budget throws. If a step is not the one that was planned - other operators,
+// larger tensors or, on the CPU, more memory than was predicted by more than the margin, with all that ran
+// since the last end_step() - the next one keeps nothing, is sketched where it runs, and a new plan is made
+// from that; if it is a smaller one than was planned for, the plan stays. A step that is another than a new
+// plan's runs as lean as it can from then on. All of it is said. When the session ends, everything is as it
+// was.
 #pragma once
 
 #include <ATen/core/Tensor.h>

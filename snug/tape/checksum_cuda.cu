@@ -28,8 +28,8 @@ __device__ std::uint64_t word_at(const unsigned char* bytes, std::size_t count, 
   return value;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    add_checksum_kernel(const unsigned char* bytes, std::size_t count, std::size_t pairs, std::uint64_t* out) {
+__global__ void __launch_bounds__(kThreads) add_checksum_kernel(const unsigned char* bytes, std::size_t count,
+                                                                std::size_t pairs, std::uint64_t* out) {
   const std::size_t first = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
   const std::size_t stride = static_cast<std::size_t>(gridDim.x) * kThreads;
   std::uint64_t sum = 0;

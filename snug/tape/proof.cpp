@@ -31,7 +31,9 @@ Proof::Proof(Tape& tape, std::shared_ptr<Site> site, bool prove, bool verify)
 bool Proof::goes_on(std::uint64_t what) {
   structure_ = mixed(structure_, what);
   if (from_the_start_) prefixes_.push_back(structure_);
-  if (proves_ || has_ended_ || !tape_.options_.prove || known_->prefixes.contains(structure_)) return false;
+  if (has_ended_ || !tape_.options_.prove || known_->prefixes.contains(structure_)) return false;
+  if (!std::exchange(is_new_, true)) tape_.distrust_previous();
+  if (proves_) return false;
   proves_ = true;
   site_->went_another_way();
   return true;
@@ -73,8 +75,7 @@ void Proof::read(const ValuePtr& value, const c10::Storage& storage) {
 
 void Proof::made_of(const ValuePtr& read, std::span<const ValuePtr> results) {
   if (!read->proof) return;
-  for (const ValuePtr& result : results)
-    entries_[*read->proof].results.push_back({result, result->name});
+  for (const ValuePtr& result : results) entries_[*read->proof].results.push_back({result, result->name});
 }
 
 void Proof::last(const ValuePtr& value) {
@@ -198,8 +199,9 @@ void Proof::before_unpack(bool is_in_backward) {
     for (const Result& made : lent[i].results) {
       site_->suspect(made.name);
       if (const ValuePtr result = made.value.lock(); result && is_needed(result))
-        wrong = concat(tape_.told(*value), " was ", kChanged, ", and ", name_of(result->schema),
-                       " has to read it again as it was. Its result will be kept from now on: run the step again");
+        wrong = concat(
+            tape_.told(*value), " was ", kChanged, ", and ", name_of(result->schema),
+            " has to read it again as it was. Its result will be kept from now on: run the step again");
     }
   }
   conclude();

@@ -8,7 +8,8 @@
 //
 //   if a value was changed before its first read   it is kept: whoever read it read what is there now
 //   if it was changed after that                   so is all that operators made of it
-//   if others still hold it when the forward ends  it is kept this once, and compared when the backward begins
+//   if others still hold it when the forward ends  it is kept this once, and compared when the backward
+//   begins
 //
 // What was found is known for the place in the program (a Site) from then on. A call that leaves the
 // structures that are known is proven from there on, and so are the next calls; what is alive at that point
@@ -98,6 +99,7 @@ class Proof {
   const bool verify_;
   const bool from_the_start_;
   bool has_ended_ = false;
+  bool is_new_ = false;  // what it runs
   std::uint64_t structure_ = 0;
   Site::Prefixes prefixes_;
   Checksums sums_;

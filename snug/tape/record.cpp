@@ -79,7 +79,8 @@ class RecordedCall {
   }
 
  private:
-  static constexpr std::size_t kFirstWritten = 1000;  // beyond any result; one such stretch for each place in a list
+  static constexpr std::size_t kFirstWritten =
+      1000;  // beyond any result; one such stretch for each place in a list
   struct Result {
     std::size_t place;
     ValuePtr value;

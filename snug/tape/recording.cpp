@@ -111,7 +111,9 @@ class Recording::Impl final : public hooks::OperatorListener,
 
   std::function<void()> on_function(const std::string& name, at::TensorList inputs) override {
     if (innermost != this || !forward.tape || Quiet::on() || is_pure(name)) return {};
-    return [tape = forward.tape, outer = forward.tape->enter_function(name, inputs)] { tape->leave_function(outer); };
+    return [tape = forward.tape, outer = forward.tape->enter_function(name, inputs)] {
+      tape->leave_function(outer);
+    };
   }
 
   const std::shared_ptr<Ledgers>& ledgers() const { return ledgers_; }
@@ -122,8 +124,7 @@ class Recording::Impl final : public hooks::OperatorListener,
   static std::shared_ptr<const ModelStorages> storages_of(const std::vector<at::Tensor>& tensors) {
     auto storages = std::make_shared<ModelStorages>();
     for (const at::Tensor& tensor : tensors)
-      if (tensor.defined() && tensor.has_storage())
-        storages->insert(tensor.storage().unsafeGetStorageImpl());
+      if (tensor.defined() && tensor.has_storage()) storages->insert(tensor.storage().unsafeGetStorageImpl());
     return storages;
   }
 

@@ -19,8 +19,8 @@ class Replay final : public trace::ClosureWalk {
   bool is_first_backward() const { return backwards_ <= 1; }
   bool has_begun() const { return backwards_ > 0; }
   bool is_in_backward() const;  // this thread is in one that was begun
-  bool is_first_unpack();  // of this backward
-  void end_backward();     // frees what a partial backward left
+  bool is_first_unpack();       // of this backward
+  void end_backward();          // frees what a partial backward left
 
  private:
   void run(trace::ClosureOperation& operation) override;

@@ -63,7 +63,8 @@ void Tape::end_forward() noexcept {
 void Tape::finish_forward() {
   if (proof_)
     for (const auto& [storage, value] : values_.alive())
-      if (value->saves > 0 && value->fate != Fate::Keep) lent_.emplace_back(value, storage.getWeakStorageImpl());
+      if (value->saves > 0 && value->fate != Fate::Keep)
+        lent_.emplace_back(value, storage.getWeakStorageImpl());
   values_.clear();  // from here on saved tensors own what is left
   if (SketchListener* const told = listener()) told->on_end(number_);
   const std::uint64_t may_go = bytes_to_go();
@@ -149,8 +150,7 @@ ValuePtr Tape::value_of(const at::Tensor& tensor) {
 }
 
 bool Tape::is_of_the_model(const at::Tensor& tensor) const {
-  return hooks::is_parameter(tensor) ||
-         (model_ && model_->contains(tensor.storage().unsafeGetStorageImpl()));
+  return hooks::is_parameter(tensor) || (model_ && model_->contains(tensor.storage().unsafeGetStorageImpl()));
 }
 
 // What came into the region is kept or offloaded; nobody can re-make it.
@@ -176,7 +176,8 @@ void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
     if (is_to_be_remade) value.fate = Fate::Keep;
     value.cannot_be_remade();
     if (is_to_be_remade) {
-      value.refused = value.is_undefined ? "filled through its pointer" : "a constant, perhaps filled by hand";
+      value.refused =
+          value.is_undefined ? "filled through its pointer" : "a constant, perhaps filled by hand";
       value.refused_operation = name_of(value.schema);
     }
     if (description_) {
@@ -255,11 +256,14 @@ void Tape::came_in(const c10::Storage& storage, const ValuePtr& old, const std::
   }
 }
 
-// This forward goes another way than those that were proven: who knows what it writes, and into what. What
-// can still be kept is.
 void Tape::distrust_all() {
   for (const auto& [storage, value] : values_.alive())
     came_in(storage, value, "the region ran other operators than before");
+}
+
+// The forward goes on where nobody has been: who knows what is written there, and into what. What can still
+// be kept of the regions before is.
+void Tape::distrust_previous() {
   for (std::shared_ptr<Tape> tape = previous_.lock(); tape; tape = tape->previous_.lock())
     tape->keep_what_others_hold();
 }

@@ -38,10 +38,10 @@ struct TapeOptions {
   bool verify = false;
   bool differing_throws = false;
   bool time_replays = false;
-  bool describe = false;   // keep a RegionTape of the call
-  bool sketch = false;     // the same, as if all were kept, and tell the listener
-  bool stand_ins = false;  // keep that alone: no contents, no operations to run again
-  bool prove = true;       // see Note [Proof]
+  bool describe = false;    // keep a RegionTape of the call
+  bool sketch = false;      // the same, as if all were kept, and tell the listener
+  bool stand_ins = false;   // keep that alone: no contents, no operations to run again
+  bool prove = true;        // see Note [Proof]
   std::uint64_t place = 0;  // in the program, beside the region's name
   double offload_share = 1;
   std::uint64_t offload_bytes = 0;
@@ -84,6 +84,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   void follow(const ValuePtr& old, const ValuePtr& now, const at::Tensor& tensor);
   void came_in(const c10::Storage& storage, const ValuePtr& old, const std::string& why);
   void distrust_all();
+  void distrust_previous();
   void keep_what_others_hold();
   void keep_after_all(const ValuePtr& value, const c10::Storage& contents, const std::string& why);
 

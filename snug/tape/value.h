@@ -47,24 +47,24 @@ struct Value final : trace::ClosureValue {
   c10::Device device = c10::kCPU;
   std::uint64_t bytes = 0;
   Fate fate = Fate::Keep;
-  bool is_external = false;                // it came into the region
-  bool is_leaf = false;                    // and autograd did not make it
-  bool is_undefined = false;               // made by empty() and not written yet
-  bool is_constant = false;                // made by zeros(), arange() ... and not written yet
-  bool is_pinned = false;                  // its contents will be there in the backward
-  bool is_scratch = false;                 // some of its bytes are left as they were: not compared
-  std::string refused, refused_operation;  // why it is kept although it was to be re-made
-  std::uint32_t operation = kInput;        // on its tape
-  std::uint32_t output = 0;                // of that operation, or of all that came in
-  std::uint64_t name = 0;                  // for the proof
-  std::uint32_t serial = 0;                // among all values of its tape
+  bool is_external = false;                     // it came into the region
+  bool is_leaf = false;                         // and autograd did not make it
+  bool is_undefined = false;                    // made by empty() and not written yet
+  bool is_constant = false;                     // made by zeros(), arange() ... and not written yet
+  bool is_pinned = false;                       // its contents will be there in the backward
+  bool is_scratch = false;                      // some of its bytes are left as they were: not compared
+  std::string refused, refused_operation;       // why it is kept although it was to be re-made
+  std::uint32_t operation = kInput;             // on its tape
+  std::uint32_t output = 0;                     // of that operation, or of all that came in
+  std::uint64_t name = 0;                       // for the proof
+  std::uint32_t serial = 0;                     // among all values of its tape
   const c10::FunctionSchema* schema = nullptr;  // of the operator that made it
-  std::uint32_t number = 0;                // in the region's description
+  std::uint32_t number = 0;                     // in the region's description
   std::shared_ptr<Operation> maker;
 
-  c10::Storage kept;                                    // from the forward: an alias of what the user holds
-  c10::Storage memo;                                    // re-made, or back from the host
-  c10::VariableVersion memo_counter;                    // of all tensors on it
+  c10::Storage kept;                       // from the forward: an alias of what the user holds
+  c10::Storage memo;                       // re-made, or back from the host
+  c10::VariableVersion memo_counter;       // of all tensors on it
   std::optional<c10::Stream> made_stream;  // whose memory `kept` is
   std::optional<c10::Stream> kept_stream;  // on which it was last seen to be whole
   std::optional<c10::Stream> memo_stream;  // whose memory `memo` is

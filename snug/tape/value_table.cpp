@@ -28,7 +28,8 @@ void ValueTable::bind(const at::Tensor& tensor, ValuePtr value) {
 std::vector<std::pair<c10::Storage, ValuePtr>> ValueTable::alive() const {
   std::vector<std::pair<c10::Storage, ValuePtr>> alive;
   for (const auto& [key, entry] : entries_)
-    if (auto storage = entry.storage.lock()) alive.emplace_back(c10::Storage(std::move(storage)), entry.value);
+    if (auto storage = entry.storage.lock())
+      alive.emplace_back(c10::Storage(std::move(storage)), entry.value);
   std::ranges::sort(alive, {}, [](const auto& entry) { return entry.second->serial; });
   return alive;
 }

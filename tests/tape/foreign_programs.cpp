@@ -113,7 +113,10 @@ class Program {
 
  private:
   int pick(int count) { return static_cast<int>(random_() % static_cast<std::uint64_t>(count)); }
-  at::Tensor chosen() { return pool_[pool_.size() - 1 - static_cast<std::size_t>(pick(std::min<int>(4, static_cast<int>(pool_.size()))))]; }
+  at::Tensor chosen() {
+    return pool_[pool_.size() - 1 -
+                 static_cast<std::size_t>(pick(std::min<int>(4, static_cast<int>(pool_.size()))))];
+  }
   void push(at::Tensor tensor) { pool_.push_back(std::move(tensor)); }
 
   void step(bool has_branches) {
@@ -204,7 +207,8 @@ class Program {
         return;
       }
       case 4: {
-        at::Tensor alias = at::from_blob(raw.data_ptr(), raw.sizes(), raw.strides(), [](void*) {}, raw.options(), raw.device());
+        at::Tensor alias = at::from_blob(
+            raw.data_ptr(), raw.sizes(), raw.strides(), [](void*) {}, raw.options(), raw.device());
         alias.mul_(factor);
         return;
       }
@@ -276,7 +280,8 @@ Tally try_foreign_programs(std::uint64_t first, std::uint64_t count, c10::Device
       for (int turn = 0; turn < kTurns; ++turn) {
         const Outcome& right = plain[static_cast<std::size_t>(turn)];
         const Outcome ours = run_foreign_program(seed, device, &fates, turn);
-        const std::string who = "seed " + std::to_string(seed) + ", " + name + ", turn " + std::to_string(turn);
+        const std::string who =
+            "seed " + std::to_string(seed) + ", " + name + ", turn " + std::to_string(turn);
         ++tally.runs;
         if (!right.error.empty()) ++tally.plain_refused;
         if (!ours.error.empty()) {

@@ -37,7 +37,8 @@ class ForeignWrites : public testing::Test {
   static void expect_same(const Loss& loss, const at::Tensor& x) {
     const at::Tensor plain = ag::grad({loss(x)}, {x})[0];
     for (int pass = 0; pass < 3; ++pass) {
-      EXPECT_TRUE(same_bits(plain, ag::grad({snug::checkpoint(loss, x)}, {x})[0])) << "checkpoint, pass " << pass;
+      EXPECT_TRUE(same_bits(plain, ag::grad({snug::checkpoint(loss, x)}, {x})[0]))
+          << "checkpoint, pass " << pass;
       EXPECT_TRUE(same_bits(plain, ag::grad({snug::save_on_host({.least_bytes = 1}, loss, x)}, {x})[0]))
           << "save_on_host, pass " << pass;
     }
@@ -158,7 +159,8 @@ TEST_F(ForeignWrites, IntoWhatCameInAfterTheRegionIsRefusedOnceAndKeptThen) {
   const at::Tensor x = leaf({16});
   const auto run = [&](auto call) {
     at::Tensor given = at::arange(16, at::kFloat);
-    at::Tensor y = call([](at::Tensor x, at::Tensor given) { return (x * (given * 2).sin()).sum(); }, x, given);
+    at::Tensor y =
+        call([](at::Tensor x, at::Tensor given) { return (x * (given * 2).sin()).sum(); }, x, given);
     raw_scale(given, 2);
     return ag::grad({y}, {x})[0];
   };
@@ -195,8 +197,8 @@ TEST_F(ForeignWrites, WhatAFunctionThrewInTheMiddleOf) {
       leaf({16}));
 }
 
-// As a cross entropy that makes its gradients in place of the logits, a rotation inside a projection's result,
-// and a product whose backward writes over what it saved.
+// As a cross entropy that makes its gradients in place of the logits, a rotation inside a projection's
+// result, and a product whose backward writes over what it saved.
 struct LossOverLogits : ag::Function<LossOverLogits> {
   static at::Tensor forward(ag::AutogradContext* context, at::Tensor logits) {
     const at::Tensor loss = logits.detach().square().sum();
@@ -342,8 +344,8 @@ TEST_F(ForeignWrites, FrozenWeightsStayWhereTheyAre) {
   auto store = std::make_shared<host::Store>(at::kCPU, host::StoreOptions{.budget_bytes = 64_MiB});
   at::Tensor y;
   for (int pass = 0; pass < 2; ++pass)  // in the first, what others hold stays
-    y = snug::save_on_host({.host = store, .least_bytes = 1},
-                           [&](at::Tensor x) { return at::mm(x, w).tanh() * 1; }, x * 1);
+    y = snug::save_on_host(
+        {.host = store, .least_bytes = 1}, [&](at::Tensor x) { return at::mm(x, w).tanh() * 1; }, x * 1);
   EXPECT_LT(store->arena().used_bytes(), 64_KiB);
   EXPECT_GT(store->arena().used_bytes(), 0u);
 }
