@@ -2,6 +2,7 @@
 // whole device before and after, so run it on an idle one.
 //
 //   pinned [GIB...]      default: 1 4 16
+#include <ATen/Context.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -70,6 +71,7 @@ void show(const std::string& name, std::uint64_t gib, std::uint64_t process_befo
 }  // namespace
 
 int main(int count, char** arguments) {
+  at::globalContext().lazyInitDevice(at::kCUDA);
   std::vector<std::uint64_t> sizes;
   for (int i = 1; i < count; ++i) sizes.push_back(std::strtoull(arguments[i], nullptr, 10));
   if (sizes.empty()) sizes = {1, 4, 16};

@@ -11,6 +11,7 @@ function(snug_test name)
   else()
     target_link_libraries(${name}_test PRIVATE snug GTest::gtest GTest::gtest_main)
     snug_precompiled(${name}_test)
+    set_target_properties(${name}_test PROPERTIES UNITY_BUILD OFF)  # each file has its own leaf(), Net and kRows
   endif()
   add_test(NAME ${name} COMMAND ${name}_test)
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT})

@@ -68,11 +68,13 @@ TEST_F(DeviceBudgetCuda, PutsBackTheCapThatWas) {
 TEST_F(DeviceBudgetCuda, ALowerCapStaysInForce) {
   const auto device = static_cast<double>(cuda_device(0).memory_bytes);
   cap_cuda_allocator(0, static_cast<double>(1_GiB) / device);
-  DeviceBudget budget(kDevice, outside_ + 4_GiB, outside_);
-  EXPECT_THROW(on_device(2_GiB), c10::OutOfMemoryError);
-  const Outside library(64_MiB);
-  budget.recheck();
-  EXPECT_THROW(on_device(2_GiB), c10::OutOfMemoryError);
+  {
+    DeviceBudget budget(kDevice, outside_ + 4_GiB, outside_);
+    EXPECT_THROW(on_device(2_GiB), c10::OutOfMemoryError);
+    const Outside library(64_MiB);
+    budget.recheck();
+    EXPECT_THROW(on_device(2_GiB), c10::OutOfMemoryError);
+  }
   cap_cuda_allocator(0, 1);
 }
 
