@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "snug/tape/replayable.h"
+#include "snug/tape/value.h"
 
 namespace snug::tape {
 
@@ -31,14 +32,8 @@ bool starts_with_any(std::string_view name, std::initializer_list<std::string_vi
   return false;
 }
 
-bool returns_tensors(const c10::FunctionSchema& schema) {
-  for (const auto& result : schema.returns())
-    if (result.type()->str().find("Tensor") != std::string::npos) return true;
-  return false;
-}
-
-bool takes_tensors(const c10::FunctionSchema& schema) {
-  for (const auto& argument : schema.arguments())
+bool has_tensors(const std::vector<c10::Argument>& some) {
+  for (const c10::Argument& argument : some)
     if (argument.type()->str().find("Tensor") != std::string::npos) return true;
   return false;
 }
@@ -82,22 +77,22 @@ void read_arguments(const c10::FunctionSchema& schema, OperatorFacts& facts) {
 OperatorFacts read(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   OperatorFacts facts;
-  facts.name = schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
+  facts.name = name_of(&schema);
   read_arguments(schema, facts);
-  const bool has_tensors = returns_tensors(schema);
-  bool all_alias = has_tensors;
+  const bool returns_tensors = has_tensors(schema.returns());
+  bool all_alias = returns_tensors;
   for (const auto& result : schema.returns()) all_alias &= result.alias_info() != nullptr;
   facts.is_view = all_alias && !facts.writes_any;
   facts.resizes = starts_with_any(facts.name, {"aten::resize"});
   facts.changes_shape = !facts.resizes && (op.hasTag(at::Tag::inplace_view) ||
                                            starts_with_any(facts.name, {"aten::record_stream"}));
-  facts.is_random = op.hasTag(at::Tag::nondeterministic_seeded) && has_tensors;
+  facts.is_random = op.hasTag(at::Tag::nondeterministic_seeded) && returns_tensors;
   facts.makes_undefined = starts_with_any(facts.name, {"aten::empty", "aten::new_empty"});
   facts.reads_shape_only =
       starts_with_any(facts.name, {"aten::empty_like", "aten::zeros_like", "aten::ones_like",
                                    "aten::full_like", "aten::rand_like", "aten::randn_like", "aten::new_"});
-  facts.makes_constant = !facts.makes_undefined && !facts.is_random && has_tensors && !facts.writes_any &&
-                         (facts.reads_shape_only || !takes_tensors(schema));
+  facts.makes_constant = !facts.makes_undefined && !facts.is_random && returns_tensors && !facts.writes_any &&
+                         (facts.reads_shape_only || !has_tensors(schema.arguments()));
   facts.sets_parts =
       starts_with_any(facts.name, {"aten::masked_fill_", "aten::masked_scatter_", "aten::index_fill_",
                                    "aten::index_copy_", "aten::index_put_", "aten::_index_put_impl_",

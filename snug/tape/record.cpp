@@ -79,8 +79,7 @@ class RecordedCall {
   }
 
  private:
-  static constexpr std::size_t kFirstWritten =
-      1000;  // beyond any result; one such stretch for each place in a list
+  static constexpr std::size_t kFirstWritten = 1000;  // beyond any result; a stretch for each place in a list
   struct Result {
     std::size_t place;
     ValuePtr value;
@@ -88,7 +87,7 @@ class RecordedCall {
   struct Read {
     std::size_t position;
     int place;
-    c10::Storage storage;
+    const c10::Storage* storage;  // of the argument
     ValuePtr value;
   };
   struct Write {
@@ -152,7 +151,7 @@ class RecordedCall {
     for (std::size_t k = 0; k < arguments_.size(); ++k)
       each_tensor(arguments_[k], [&](const at::Tensor& tensor, int place) {
         if (facts_.writes[k] || !is_plain(tensor) || is_number(tensor, place)) return;
-        reads_.push_back({k, place, tensor.storage(), tape_.value_of(tensor)});
+        reads_.push_back({k, place, &tensor.storage(), tape_.value_of(tensor)});
       });
   }
 
@@ -169,7 +168,7 @@ class RecordedCall {
   }
 
   void prove_reads() {
-    for (const Read& read : reads_) tape_.proof_->read(read.value, read.storage);
+    for (const Read& read : reads_) tape_.proof_->read(read.value, *read.storage);
     for (const Write& write : writes_) {
       if (write.old->is_undefined) continue;
       tape_.proof_->read(write.old, write.tensor.storage());
@@ -270,7 +269,7 @@ class RecordedCall {
     operation->keys = call_.keys;
     operation->grad_mode = at::GradMode::is_enabled();
     operation->generator = std::move(generator_);
-    for (std::size_t k = 0; k < arguments_.size(); ++k) keep_argument(operation, k);
+    for (std::size_t k = 0; k < arguments_.size(); ++k) keep_argument(*operation, k);
     operation->constants = std::move(arguments_);
     for (const Result& result : results_) {
       operation->outputs.emplace_back(result.place, result.value);
@@ -281,7 +280,7 @@ class RecordedCall {
     ++tape_.totals_.operations;
   }
 
-  void keep_argument(const std::shared_ptr<Operation>& operation, std::size_t position) {
+  void keep_argument(Operation& operation, std::size_t position) {
     bool has_tensors = false;
     each_tensor(arguments_[position], [&](const at::Tensor& tensor, int place) {
       if (is_number(tensor, place)) return;
@@ -305,8 +304,8 @@ class RecordedCall {
         argument.value = read(position, place).value;
         tape_.pin(argument.value, tensor);
       }
-      if (argument.value) operation->reads(argument.value);
-      operation->arguments.push_back(std::move(argument));
+      if (argument.value) operation.reads(argument.value);
+      operation.arguments.push_back(std::move(argument));
     });
     if (!has_tensors) return;
     c10::IValue& hole = arguments_[position];

@@ -36,7 +36,8 @@ namespace snug::tape {
 enum class DeterminismCheck { None, Size, Bits };
 
 // How much of what is to be offloaded is: the first values of each region up to this share of its bytes, and
-// the first regions of a forward up to these bytes. The rest is kept.
+// the first regions of a forward up to these bytes (of several forwards, if no backward has begun between
+// them). The rest is kept.
 struct OffloadLimit {
   double share = 1;
   std::uint64_t bytes = std::numeric_limits<std::uint64_t>::max();

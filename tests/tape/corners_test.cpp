@@ -594,6 +594,32 @@ TEST_F(Corners, WhetherAnOperationCanRunAgainDoesNotDependOnTheFates) {
   EXPECT_EQ(describe(Fates::keep()), describe(Fates::recompute()));
 }
 
+// Out of memory, say. An exception cannot leave a scope's end.
+TEST_F(Corners, WhatFailsAtARegionsEndIsSaidByItsBackward) {
+  struct Failing : SketchListener {
+    void on_begin(std::uint64_t) override {}
+    void on_end(std::uint64_t) override { throw std::runtime_error("no room at the end"); }
+    void on_value(std::uint64_t, trace::ValueIndex, const at::Tensor&) override {}
+    void on_operation(std::uint64_t, std::uint32_t) override {}
+    void before_unpack(std::uint64_t, std::size_t) override {}
+    void after_unpack() override {}
+    void on_release(std::uint64_t, std::size_t) override {}
+  } failing;
+  const at::Tensor x = leaf({4, 4});
+  {
+    Recording recording(Fates::recompute(), {.sketch = &failing});
+    at::Tensor y = region("r", [&] { return x.sin().exp().sum(); });
+    try {
+      y.backward();
+      ADD_FAILURE() << "an error was expected";
+    } catch (const c10::Error& error) {
+      EXPECT_NE(std::string(error.what()).find("no room at the end"), std::string::npos) << error.what();
+    }
+  }
+  region("r", Fates::recompute(), [&] { return x.sin().exp().sum(); }).backward();
+  EXPECT_TRUE(x.grad().defined());
+}
+
 TEST_F(Corners, ParametersAreAnnouncedBeforeTheyAreRead) {
   struct Announced : hooks::RegionListener {
     void before_replay(hooks::RegionId region, at::TensorList parameters) override {

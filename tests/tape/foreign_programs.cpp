@@ -153,7 +153,8 @@ class Program {
       }
       case 16: {
         const int way = turn_ % 3;
-        if (way == 1) foreign_write(chosen());  // just before the first operator that is another
+        // Just before the first operator that is another: into what no operator of the known part has read.
+        if (way == 1) foreign_write(pool_.back());
         const at::Tensor x = chosen();
         push((way == 0 ? x.cos() : way == 1 ? x.sin() : x.atan()) * chosen());
         if (way == 2) foreign_write(chosen());
@@ -273,10 +274,8 @@ Tally try_foreign_programs(std::uint64_t first, std::uint64_t count, c10::Device
                                                    {"cheap", Fates::cheap()},
                                                    {"offload", Fates::offload()},
                                                    {"dice", dice(seed)}};
-    std::uint64_t which = 0;
     for (const auto& [name, fates] : kinds) {
       forget_proofs();
-      ++which;
       for (int turn = 0; turn < kTurns; ++turn) {
         const Outcome& right = plain[static_cast<std::size_t>(turn)];
         const Outcome ours = run_foreign_program(seed, device, &fates, turn);

@@ -2,7 +2,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <c10/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -12,6 +11,7 @@
 #include "snug/tape/checkpoint.h"
 #include "snug/tape/save_on_host.h"
 #include "tests/tape/foreign_programs.h"
+#include "tests/tape/fused_kernels.h"
 #include "tests/tape/problems.h"
 #include "tests/tape/raw_writes.h"
 
@@ -44,44 +44,6 @@ TEST_F(ForeignWritesOnCuda, RandomProgramsAreNeverSilentlyWrong) {
   std::printf("%d runs: %d equal, %d refused, of which plain autograd refuses %d\n", tally.runs, tally.equal,
               tally.refused, tally.plain_refused);
 }
-
-// A rotation inside a projection's result, a gate whose backward writes over what it saved, a loss that makes
-// its gradients in place of the logits.
-struct RotateInside : ag::Function<RotateInside> {
-  static at::Tensor forward(ag::AutogradContext*, at::Tensor q) {
-    raw_scale(q.detach(), -1.0f, 0, q.numel() / 2);
-    return q.view_as(q);
-  }
-  static ag::variable_list backward(ag::AutogradContext*, ag::variable_list grads) {
-    at::Tensor back = grads[0].clone();
-    raw_scale(back, -1.0f, 0, back.numel() / 2);
-    return {back};
-  }
-};
-struct GateOverSaved : ag::Function<GateOverSaved> {
-  static at::Tensor forward(ag::AutogradContext* context, at::Tensor a, at::Tensor b) {
-    context->save_for_backward({a, b});
-    return a * b;
-  }
-  static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list grads) {
-    const auto saved = context->get_saved_variables();
-    const at::Tensor of_a = grads[0] * saved[1], of_b = grads[0] * saved[0];
-    raw_scale(saved[0].detach(), 7);
-    raw_scale(saved[1].detach(), 9);
-    return {of_a, of_b};
-  }
-};
-struct LossOverLogits : ag::Function<LossOverLogits> {
-  static at::Tensor forward(ag::AutogradContext* context, at::Tensor logits) {
-    const at::Tensor loss = logits.detach().square().sum();
-    raw_scale(logits.detach(), 2);
-    context->save_for_backward({logits.detach()});
-    return loss;
-  }
-  static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list grads) {
-    return {context->get_saved_variables()[0] * grads[0]};
-  }
-};
 
 TEST_F(ForeignWritesOnCuda, AsFusedKernelsDo) {
   const at::Tensor x = leaf({256, 256}), w = leaf({256, 256}, 3), v = leaf({256, 256}, 4);

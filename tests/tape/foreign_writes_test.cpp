@@ -15,6 +15,7 @@
 #include "snug/tape/pure.h"
 #include "snug/tape/save_on_host.h"
 #include "tests/tape/foreign_programs.h"
+#include "tests/tape/fused_kernels.h"
 #include "tests/tape/problems.h"
 #include "tests/tape/raw_writes.h"
 
@@ -197,44 +198,6 @@ TEST_F(ForeignWrites, WhatAFunctionThrewInTheMiddleOf) {
       leaf({16}));
 }
 
-// As a cross entropy that makes its gradients in place of the logits, a rotation inside a projection's
-// result, and a product whose backward writes over what it saved.
-struct LossOverLogits : ag::Function<LossOverLogits> {
-  static at::Tensor forward(ag::AutogradContext* context, at::Tensor logits) {
-    const at::Tensor loss = logits.detach().square().sum();
-    raw_scale(logits.detach(), 2);
-    context->save_for_backward({logits.detach()});
-    return loss;
-  }
-  static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list grads) {
-    return {context->get_saved_variables()[0] * grads[0]};
-  }
-};
-struct RotateInside : ag::Function<RotateInside> {
-  static at::Tensor forward(ag::AutogradContext*, at::Tensor q) {
-    raw_scale(q.detach(), -1.0f, 0, q.numel() / 2);
-    return q.view_as(q);
-  }
-  static ag::variable_list backward(ag::AutogradContext*, ag::variable_list grads) {
-    at::Tensor back = grads[0].clone();
-    raw_scale(back, -1.0f, 0, back.numel() / 2);
-    return {back};
-  }
-};
-struct GateOverSaved : ag::Function<GateOverSaved> {
-  static at::Tensor forward(ag::AutogradContext* context, at::Tensor a, at::Tensor b) {
-    context->save_for_backward({a, b});
-    return a * b;
-  }
-  static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list grads) {
-    const auto saved = context->get_saved_variables();
-    const at::Tensor of_a = grads[0] * saved[1], of_b = grads[0] * saved[0];
-    raw_scale(saved[0].detach(), 7);
-    raw_scale(saved[1].detach(), 9);
-    return {of_a, of_b};
-  }
-};
-
 TEST_F(ForeignWrites, AsFusedKernelsDo) {
   const at::Tensor w = leaf({8, 8}, 3), v = leaf({8, 8}, 4);
   const auto loss = [&](at::Tensor x) {
@@ -309,6 +272,35 @@ TEST_F(ForeignWrites, WhatOnlyLaterStepsDoIsFoundByBits) {
     EXPECT_NE(std::string(error.what()).find("aten::mul"), std::string::npos) << error.what();
   }
   EXPECT_EQ(run(true, {.verify = true}), 0u) << "known from then on";
+}
+
+// A way that is new begins with its first operator: what is written before it, into what an operator of the
+// known part has read, is a write that only later steps make.
+TEST_F(ForeignWrites, WhatIsWrittenJustBeforeANewWayIsFoundByBits) {
+  const at::Tensor x = leaf({16});
+  const Fates fates = Fates::recompute().of_operation("aten::clone", Fate::Keep);
+  const auto run = [&](bool other_way, const RecordingOptions& options) {
+    Recording recording(fates, options);
+    at::Tensor y = region("r", [&] {
+      const at::Tensor base = x.detach().clone(), saved = base * 2;
+      at::Tensor z = saved * x;
+      if (other_way) raw_scale(base, 3);
+      return ((other_way ? z.sin() : z.cos()) * base).sum();
+    });
+    ag::grad({y}, {x});
+  };
+  run(false, {});
+  EXPECT_THROW(run(true, {.determinism_check = DeterminismCheck::Bits}), c10::Error);
+}
+
+// Flags that kernels read are not part of an operation.
+TEST_F(ForeignWrites, AFlagChangedBetweenForwardAndBackwardIsFoundByBits) {
+  const at::Tensor x = at::full({16}, 1e-30f).requires_grad_();
+  Recording recording(Fates::recompute(), {.determinism_check = DeterminismCheck::Bits});
+  at::Tensor y = region("r", [&] { return (x * 1e-10f).square().sum(); });
+  ASSERT_TRUE(at::globalContext().setFlushDenormal(true));
+  EXPECT_THROW(ag::grad({y}, {x}), c10::Error);
+  at::globalContext().setFlushDenormal(false);
 }
 
 // As Python's Functions announce themselves.
@@ -388,10 +380,14 @@ TEST_F(ForeignWrites, EachTensorOfAWrittenListHasANameOfItsOwn) {
   EXPECT_LT(names[0], names[1]);
 }
 
-// SNUG_PROGRAMS=2000 tries more of them.
+// SNUG_PROGRAMS=2000 tries more of them, and SNUG_FIRST_PROGRAM=2000 others.
 TEST_F(ForeignWrites, RandomProgramsAreNeverSilentlyWrong) {
-  const char* const wanted = std::getenv("SNUG_PROGRAMS");
-  const Tally tally = try_foreign_programs(0, wanted ? std::strtoull(wanted, nullptr, 10) : 200, at::kCPU);
+  const auto number = [](const char* name, std::uint64_t otherwise) {
+    const char* const given = std::getenv(name);
+    return given ? std::strtoull(given, nullptr, 10) : otherwise;
+  };
+  const Tally tally =
+      try_foreign_programs(number("SNUG_FIRST_PROGRAM", 0), number("SNUG_PROGRAMS", 200), at::kCPU);
   for (const std::string& wrong : tally.wrong) ADD_FAILURE() << "silently wrong: " << wrong;
   for (const std::string& error : tally.unnamed) ADD_FAILURE() << "an error that does not say why: " << error;
   EXPECT_GT(tally.equal, tally.runs / 4);

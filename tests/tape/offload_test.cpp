@@ -132,6 +132,23 @@ TEST(Offload, AFullHostKeepsTheRestAndSaysSo) {
 }
 
 // A write after the region: the copy may have been under way, so nobody may use it.
+// The limit is of what is on the host at once: a second forward has what the first left, until a backward.
+TEST(Offload, ForwardsWhoseBackwardHasNotBegunShareOneLimit) {
+  RecordingOptions limited = options(store());
+  limited.offload.bytes = 3 * kMatrix;
+  Recording recording(Fates::offload(), limited);
+  const auto forward = [&] { return layer(layer(make_input(), 0), 1); };
+  at::Tensor first = forward(), second = forward();
+  EXPECT_EQ(limited.host->arena().used_bytes(), 3 * kMatrix);
+  second.backward(at::ones({64, 64}));
+  first.backward(at::ones({64, 64}));
+  first.reset(), second.reset();
+  at::Tensor third = forward();
+  EXPECT_EQ(limited.host->arena().used_bytes(), 2 * kMatrix);
+  third.reset();
+  EXPECT_EQ(limited.host->arena().used_bytes(), 0u);
+}
+
 TEST(Offload, AWriteWhileTheCopyIsUnderWayIsRefusedLikeForAKeptValue) {
   const auto host = store();
   const at::Tensor x = make_input();
