@@ -1,5 +1,4 @@
-// layer_norm on the CPU, a row at a time, rows over threads; and on Meta, which allocates by the same
-// functions.
+// layer_norm on the CPU, a row at a time, rows over threads.
 #include <ATen/OpMathType.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -21,32 +20,13 @@ at::TensorOptions wide_options(const at::Tensor& x) {
   return x.options().dtype(at::toOpMathType(x.scalar_type()));
 }
 
-Three layer_norm_room(const at::Tensor& x, const at::Tensor&, const std::optional<at::Tensor>&, double) {
+Three layer_norm_cpu(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                     double eps) {
   const std::int64_t rows = x.numel() / x.size(-1);
   at::Tensor out = at::empty_like(x);
   at::Tensor mean = at::empty({rows}, wide_options(x));
   at::Tensor rstd = at::empty({rows}, wide_options(x));
-  return {out, mean, rstd};
-}
-
-struct LayerNormGradients {
-  at::Tensor x, weight, bias;
-  at::Tensor sums;  // [weight and bias, threads, hidden], zeros
-};
-LayerNormGradients layer_norm_backward_room(const at::Tensor& x, const at::Tensor& weight, bool has_bias) {
-  LayerNormGradients grad;
-  grad.x = at::empty_like(x);
-  grad.weight = at::empty_like(weight);
-  if (has_bias) grad.bias = at::empty_like(weight);
-  grad.sums = at::zeros({has_bias ? 2 : 1, at::get_num_threads(), weight.size(0)}, wide_options(x));
-  return grad;
-}
-
-Three layer_norm_cpu(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                     double eps) {
-  auto results = layer_norm_room(x, weight, bias, eps);
-  const auto& [out, mean, rstd] = results;
-  with_type("layer_norm", x.scalar_type(), [&, &out = out, &mean = mean, &rstd = rstd](auto zero) {
+  with_type("layer_norm", x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     using Wide = at::opmath_type<T>;
     const std::int64_t hidden = weight.size(0);
@@ -54,7 +34,7 @@ Three layer_norm_cpu(const at::Tensor& x, const at::Tensor& weight, const std::o
     const auto* shift = bias ? bias->const_data_ptr<T>() : nullptr;
     auto* outs = out.mutable_data_ptr<T>();
     auto *means = mean.mutable_data_ptr<Wide>(), *rstds = rstd.mutable_data_ptr<Wide>();
-    each_share(mean.numel(), [&](std::int64_t, std::int64_t first, std::int64_t last) {
+    each_share(rows, [&](std::int64_t, std::int64_t first, std::int64_t last) {
       for (std::int64_t row = first; row < last; ++row) {
         const T* from = xs + row * hidden;
         T* to = outs + row * hidden;
@@ -75,7 +55,7 @@ Three layer_norm_cpu(const at::Tensor& x, const at::Tensor& weight, const std::o
       }
     });
   });
-  return results;
+  return {out, mean, rstd};
 }
 
 // With g = grad_out * weight and n = (x - mean) * rstd: grad_x = rstd * (g - mean(g) - n * mean(g * n)).
@@ -98,16 +78,20 @@ void layer_norm_backward_row(const T* grad_out, const T* x, const T* weight, Wid
 
 Three layer_norm_backward_cpu(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
                               const at::Tensor& mean, const at::Tensor& rstd, bool has_bias) {
-  const LayerNormGradients grad = layer_norm_backward_room(x, weight, has_bias);
+  at::Tensor grad_x = at::empty_like(x);
+  at::Tensor grad_weight = at::empty_like(weight);
+  at::Tensor grad_bias = has_bias ? at::empty_like(weight) : at::Tensor();
+  const std::int64_t shares = at::get_num_threads();
+  const at::Tensor sums = at::zeros({has_bias ? 2 : 1, shares, weight.size(0)}, wide_options(x));
   with_type("layer_norm", x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     using Wide = at::opmath_type<T>;
-    const std::int64_t hidden = weight.size(0), shares = grad.sums.size(1);
+    const std::int64_t hidden = weight.size(0);
     const auto *grads = grad_out.const_data_ptr<T>(), *xs = x.const_data_ptr<T>(),
                *scale = weight.const_data_ptr<T>();
     const auto *means = mean.const_data_ptr<Wide>(), *rstds = rstd.const_data_ptr<Wide>();
-    auto* to = grad.x.mutable_data_ptr<T>();
-    auto* of_weight = grad.sums.mutable_data_ptr<Wide>();
+    auto* to = grad_x.mutable_data_ptr<T>();
+    auto* of_weight = sums.mutable_data_ptr<Wide>();
     auto* of_bias = has_bias ? of_weight + shares * hidden : nullptr;
     each_share(mean.numel(), [&](std::int64_t share, std::int64_t first, std::int64_t last) {
       for (std::int64_t row = first; row < last; ++row) {
@@ -117,26 +101,15 @@ Three layer_norm_backward_cpu(const at::Tensor& grad_out, const at::Tensor& x, c
                                 hidden);
       }
     });
-    add_shares<T>(of_weight, shares, grad.weight);
-    if (has_bias) add_shares<T>(of_bias, shares, grad.bias);
+    add_shares<T>(of_weight, shares, grad_weight);
+    if (has_bias) add_shares<T>(of_bias, shares, grad_bias);
   });
-  return {grad.x, grad.weight, grad.bias};
-}
-
-Three layer_norm_backward_meta(const at::Tensor&, const at::Tensor& x, const at::Tensor& weight,
-                               const at::Tensor&, const at::Tensor&, bool has_bias) {
-  const LayerNormGradients grad = layer_norm_backward_room(x, weight, has_bias);
-  return {grad.x, grad.weight, grad.bias};
+  return {grad_x, grad_weight, grad_bias};
 }
 
 TORCH_LIBRARY_IMPL(snug, CPU, library) {
   library.impl("layer_norm", TORCH_FN(layer_norm_cpu));
   library.impl("layer_norm_backward", TORCH_FN(layer_norm_backward_cpu));
-}
-
-TORCH_LIBRARY_IMPL(snug, Meta, library) {
-  library.impl("layer_norm", TORCH_FN(layer_norm_room));
-  library.impl("layer_norm_backward", TORCH_FN(layer_norm_backward_meta));
 }
 
 }  // namespace

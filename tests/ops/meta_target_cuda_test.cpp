@@ -15,6 +15,7 @@
 #include "snug/memory/tracker.h"
 #include "snug/ops/attention.h"
 #include "snug/ops/embedding.h"
+#include "snug/ops/layer_norm.h"
 #include "snug/ops/linear_cross_entropy.h"
 #include "snug/ops/rms_norm.h"
 #include "snug/ops/swiglu.h"
@@ -94,6 +95,13 @@ TEST_F(MetaTargetCuda, NormsTakeTheirPartialSums) {
         const auto [out, rstd] = rms_norm_with_rstd(x, weight, 1e-5);
         rms_norm_backward(out, {}, x, weight, rstd);
       });
+  for (const bool has_bias : {false, true})
+    expect_same(has_bias ? "layer_norm" : "layer_norm without bias", [&](c10::Device device) {
+      const at::Tensor x = bf16({4096, 1024}, device), weight = bf16({1024}, device);
+      const auto bias = has_bias ? std::optional(weight) : std::nullopt;
+      const auto [out, mean, rstd] = layer_norm_with_statistics(x, weight, bias, 1e-5);
+      layer_norm_backward(out, x, weight, mean, rstd, has_bias);
+    });
 }
 
 TEST_F(MetaTargetCuda, TheLossHeadTakesOnePieceOfLogits) {
