@@ -23,6 +23,7 @@
 #include "snug/ops/linear_cross_entropy.h"
 #include "snug/ops/rms_norm.h"
 #include "snug/ops/rope.h"
+#include "snug/ops/sum_rows.h"
 #include "snug/ops/swiglu.h"
 #include "snug/optim/adamw.h"
 
@@ -185,6 +186,9 @@ int main() {
       show((std::string(name) + " backward").c_str(), bytes({gate, gate, gate}),
            median_seconds([&] { ops::gelu_backward(grad, gate, form); }), copy);
     }
+
+    show("sum_rows", bytes({gate}), median_seconds([&] { ops::sum_rows(gate, at::kBFloat16); }), copy);
+    show("  torch's", bytes({gate}), median_seconds([&] { at::sum(gate, 0); }), copy);
 
     const at::Tensor heads = x.view({8, kTokens / 8, kHeads, kHidden / kHeads}).transpose(1, 2);
     const ops::RopeTable table = ops::make_rope_table(kTokens / 8, kHidden / kHeads, 1e4, kHalf);

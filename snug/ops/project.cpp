@@ -3,7 +3,6 @@
 
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/sum.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -14,6 +13,7 @@
 #include "snug/hooks/meta_target.h"
 #include "snug/ops/gradient_buffer.h"
 #include "snug/ops/operator.h"
+#include "snug/ops/sum_rows.h"
 
 namespace snug::ops {
 namespace {
@@ -61,10 +61,6 @@ at::Tensor weight_gradient(GradientTarget target, const at::Tensor& left, const 
   return widens ? fp32_product(left, right) : at::mm(left, right);
 }
 
-at::Tensor bias_gradient(const GradientTarget& target, const at::Tensor& grad) {
-  return at::sum(grad, 0, /*keepdim=*/false, target.dtype);
-}
-
 class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
  public:
   static variable_list forward(AutogradContext* context, const at::Tensor& x, at::TensorList weights,
@@ -95,7 +91,7 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
         results[weight] = in_out ? weight_gradient(gradient_target(weight), rows.t(), grad)
                                  : weight_gradient(gradient_target(weight), grad.t(), rows);
       if (has_biases && context->needs_input_grad(bias))
-        results[bias] = bias_gradient(gradient_target(bias), grad);
+        results[bias] = sum_rows(grad, gradient_target(bias).dtype.value_or(grad.scalar_type()));
     }
     if (context->needs_input_grad(0) && !used.empty())
       results[0] = call_project_backward(used, weights, in_out).view(saved[0].sizes());

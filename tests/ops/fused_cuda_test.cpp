@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 
+#include <cmath>
 #include <functional>
 #include <string>
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
+#include "snug/ops/sum_rows.h"
 #include "tests/ops/fused_cases.h"
 
 namespace snug::ops {
@@ -64,6 +66,28 @@ TEST_F(FusedCuda, ManyRows) {
     for (std::size_t i = 0; i < ours.size(); ++i)
       EXPECT_LE(relative_error(ours[i], exact[i]), 1e-6) << norm.name << ", result " << i;
   }
+}
+
+TEST_F(FusedCuda, SumsOfRowsAreExactAndTheSameEveryTime) {
+  struct Shape {
+    std::int64_t rows, columns;
+  };
+  for (const Shape& shape : {Shape{1, 1}, Shape{7, 3}, Shape{8, 256}, Shape{1000, 2304}, Shape{65, 50'257},
+                             Shape{16'384, 1024}, Shape{3, 100'000}})
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf})
+      for (const bool is_apart : {false, true}) {
+        const at::Tensor room = at::randn({shape.rows, shape.columns + 5}).to(dtype).cuda();
+        const at::Tensor rows =
+            is_apart ? room.narrow(1, 1, shape.columns) : room.narrow(1, 0, shape.columns).contiguous();
+        const at::Tensor sum = sum_rows(rows, at::kFloat), exact = rows.cpu().to(at::kDouble).sum(0);
+        EXPECT_LE((sum.cpu() - exact).abs().max().item<double>(), 1e-4 * std::sqrt(shape.rows))
+            << shape.rows << " x " << shape.columns << " of " << dtype;
+        EXPECT_TRUE(at::equal(sum, sum_rows(rows, at::kFloat)));
+        EXPECT_TRUE(at::equal(sum_rows(rows, dtype), sum.to(dtype))) << "rounded once";
+        EXPECT_TRUE(at::equal(sum_rows(rows.contiguous().t().contiguous().t(), at::kFloat),
+                              sum_rows(rows.contiguous(), at::kFloat)))
+            << "columns first";
+      }
 }
 
 TEST_F(FusedCuda, NormsTakeTheWidestRowsInFp32) {

@@ -18,6 +18,7 @@
 #include "snug/ops/layer_norm.h"
 #include "snug/ops/linear_cross_entropy.h"
 #include "snug/ops/rms_norm.h"
+#include "snug/ops/sum_rows.h"
 #include "snug/ops/swiglu.h"
 
 namespace snug::ops {
@@ -85,6 +86,22 @@ TEST_F(MetaTargetCuda, AttentionTakesItsWorkspace) {
                   attention_backward(grad, query, key, value, out, lse, true, 0.1, kBackend);
                 });
   }
+}
+
+TEST_F(MetaTargetCuda, AttentionCopiesAQueryThatLiesAmongOthers) {
+  expect_same("one matrix for queries, keys and values", [&](c10::Device device) {
+    const at::Tensor packed = bf16({16, 1024, 3, 16, 64}, device);
+    const auto part = [&](std::int64_t which) { return packed.select(2, which).transpose(1, 2); };
+    attention_with_lse(part(0), part(1), part(2), true, 0.1, AttentionBackend::Default);
+  });
+}
+
+TEST_F(MetaTargetCuda, BiasesTakeTheirPartialSums) {
+  for (const std::int64_t rows : {5, 1000, 16384})
+    for (const std::int64_t width : {3, 1024, 4096})
+      expect_same(fmt::format("{} rows of {}", rows, width), [&](c10::Device device) {
+        sum_rows(bf16({rows, width}, device), at::kFloat);
+      });
 }
 
 TEST_F(MetaTargetCuda, NormsTakeTheirPartialSums) {
