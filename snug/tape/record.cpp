@@ -202,7 +202,7 @@ class RecordedCall {
                                                             .ordinal = ordinal_,
                                                             .output = static_cast<std::uint32_t>(output),
                                                             .bytes = bytes});
-    if (!tape_.function_.empty() && value->fate == Fate::Recompute) refuse_always(tape_.function_);
+    if (!tape_.function_.empty()) refuse_always(tape_.function_);
     const bool is_suspect = tape_.proof_ && tape_.proof_->is_suspect(*value);
     if (is_suspect) replayable_ = false;
     if (is_suspect ? value->fate != Fate::Keep : value->fate == Fate::Recompute && !can_replay()) {

@@ -232,21 +232,26 @@ void Tape::follow(const ValuePtr& old, const ValuePtr& now, const at::Tensor& te
   }
 }
 
-// What was to be re-made may have been written since by someone who does not tell: whoever reads it from here
-// on, and saved tensors, which are aliases, have it as it is.
+// A result may have been written since by someone who does not tell: whoever reads it from here on, and saved
+// tensors, which are aliases, have it as it is. Whatever its fate: the tape's structure is the same for all.
 void Tape::came_in(const c10::Storage& storage, const ValuePtr& old, const std::string& why) {
-  if (old->fate != Fate::Recompute || old->is_undefined) return;
+  if (old->is_external || old->is_undefined) return;
   const at::Tensor whole = bytes_of(storage);
   if (old->is_watched()) whole.unsafeGetTensorImpl()->set_version_counter(old->counter());
-  if (proof_) proof_->last(old);
   values_.forget(whole);
   const ValuePtr now = value_of(whole);
   now->made_stream = old->made_stream;
-  now->refused = why;
-  now->refused_operation = name_of(old->schema);
-  if (old->saves > 0) {
-    --totals_.dropped_values;
-    totals_.dropped_bytes -= old->bytes;
+  if (old->fate == Fate::Recompute) {
+    if (proof_) proof_->last(old);  // whoever read it re-makes it
+    now->refused = why;
+    now->refused_operation = name_of(old->schema);
+    if (old->saves > 0) {
+      --totals_.dropped_values;
+      totals_.dropped_bytes -= old->bytes;
+    }
+  } else {  // whoever read it reads it again: the proof goes on; counted and sent once
+    old->fate = Fate::Keep;
+    std::erase_if(pinned_, [&](const std::weak_ptr<Value>& weak) { return weak.lock() == old; });
   }
   const auto saved = saved_;  // moving one changes nothing but its value
   for (SavedValue* some : saved) {

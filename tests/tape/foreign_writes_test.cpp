@@ -282,8 +282,8 @@ TEST_F(ForeignWrites, WhatIsWrittenJustBeforeANewWayIsFoundByBits) {
   const auto run = [&](bool other_way, const RecordingOptions& options) {
     Recording recording(fates, options);
     at::Tensor y = region("r", [&] {
-      const at::Tensor base = x.detach().clone(), saved = base * 2;
-      at::Tensor z = saved * x;
+      const at::Tensor base = x.detach().clone();
+      at::Tensor z = (base * 2) * x;
       if (other_way) raw_scale(base, 3);
       return ((other_way ? z.sin() : z.cos()) * base).sum();
     });
@@ -328,6 +328,40 @@ TEST_F(ForeignWrites, WhatAFunctionOfPythonHadIsKept) {
   pure("Pure");
   forget_proofs();
   EXPECT_EQ(run("Pure", false), "");
+}
+
+TEST_F(ForeignWrites, AFunctionOfPythonsWritesIntoWhatIsKeptAndWasRead) {
+  const at::Tensor x = leaf({16});
+  const auto part = [&] {
+    at::Tensor h = (x * 1).sin();
+    const at::Tensor before = (h.detach() * 3).exp() * x;  // re-made of h
+    {
+      const std::vector<c10::IValue> inputs{h};
+      RECORD_FUNCTION("Rotate", inputs);
+      raw_scale(h.detach(), -1);
+    }
+    return (before * h.detach()).sum();
+  };
+  for (int step = 0; step < 3; ++step) {
+    Recording recording(Fates::recompute().of_operation("aten::sin", Fate::Keep), {.watch_functions = true});
+    EXPECT_TRUE(same_bits(ag::grad({part()}, {x})[0], ag::grad({region("r", part)}, {x})[0])) << step;
+  }
+}
+
+// Else a plan made from a step that keeps nothing is taken for one of another model.
+TEST_F(ForeignWrites, TheStructureIsTheSameForAllFatesWithAFunctionOfPythonsInIt) {
+  const at::Tensor x = leaf({16});
+  const auto structure = [&](Fates fates) {
+    Recording recording(std::move(fates), {.describe = true, .prove = false, .watch_functions = true});
+    const auto part = [&] { return as_python_does("Quiet", (x * 1).exp() * 2, false).sin().sum(); };
+    const at::Tensor ours = ag::grad({region("r", part)}, {x})[0];
+    EXPECT_TRUE(same_bits(ag::grad({part()}, {x})[0], ours));
+    return recording.take_tapes().at(0).structure_hash();
+  };
+  const std::uint64_t lean = structure(Fates::recompute());
+  EXPECT_EQ(structure(Fates::keep()), lean);
+  EXPECT_EQ(structure(Fates::offload()), lean);
+  EXPECT_EQ(structure(dice(3)), lean);
 }
 
 TEST_F(ForeignWrites, FrozenWeightsStayWhereTheyAre) {
