@@ -180,11 +180,7 @@ void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
           value.is_undefined ? "filled through its pointer" : "a constant, perhaps filled by hand";
       value.refused_operation = name_of(value.schema);
     }
-    if (description_) {
-      if (value.is_undefined) description_->values[value.number].fate = Fate::Keep;
-      if (value.operation < description_->operations.size())
-        description_->operations[value.operation].replayable = false;
-    }
+    describe_as_kept(value);
     value.is_undefined = value.is_constant = false;
   }
   if (value.fate == Fate::Recompute || options_.stand_ins) return;
@@ -232,26 +228,34 @@ void Tape::follow(const ValuePtr& old, const ValuePtr& now, const at::Tensor& te
   }
 }
 
-// A result may have been written since by someone who does not tell: whoever reads it from here on, and saved
-// tensors, which are aliases, have it as it is. Whatever its fate: the tape's structure is the same for all.
+// What was to be re-made may have been written since by someone who does not tell: whoever reads it from here
+// on, and saved tensors, which are aliases, have it as it is. It keeps its place on the tape, so that the
+// structure is the same for all fates.
 void Tape::came_in(const c10::Storage& storage, const ValuePtr& old, const std::string& why) {
   if (old->is_external || old->is_undefined) return;
+  describe_as_kept(*old);
+  if (old->fate != Fate::Recompute) return;
   const at::Tensor whole = bytes_of(storage);
   if (old->is_watched()) whole.unsafeGetTensorImpl()->set_version_counter(old->counter());
-  values_.forget(whole);
-  const ValuePtr now = value_of(whole);
+  if (proof_) proof_->last(old);
+  const auto now = std::make_shared<Value>();
+  now->device = old->device;
+  now->bytes = old->bytes;
+  now->is_external = true;
+  now->operation = old->operation;
+  now->output = old->output;
+  now->name = old->name;
+  now->serial = old->serial;
+  now->schema = old->schema;
+  now->number = old->number;
   now->made_stream = old->made_stream;
-  if (old->fate == Fate::Recompute) {
-    if (proof_) proof_->last(old);  // whoever read it re-makes it
-    now->refused = why;
-    now->refused_operation = name_of(old->schema);
-    if (old->saves > 0) {
-      --totals_.dropped_values;
-      totals_.dropped_bytes -= old->bytes;
-    }
-  } else {  // whoever read it reads it again: the proof goes on; counted and sent once
-    old->fate = Fate::Keep;
-    std::erase_if(pinned_, [&](const std::weak_ptr<Value>& weak) { return weak.lock() == old; });
+  now->refused = why;
+  now->refused_operation = name_of(old->schema);
+  now->watch(whole);
+  values_.bind(whole, now);
+  if (old->saves > 0) {
+    --totals_.dropped_values;
+    totals_.dropped_bytes -= old->bytes;
   }
   const auto saved = saved_;  // moving one changes nothing but its value
   for (SavedValue* some : saved) {
@@ -320,10 +324,8 @@ void Tape::keep_after_all(const ValuePtr& kept, const c10::Storage& contents, co
     value.refused = why;
     value.refused_operation = name_of(value.schema);
   }
-  if (description_) {
-    description_->values[value.number].fate = Fate::Keep;
-    if (!why.empty()) description_->operations[value.operation].replayable = false;
-  }
+  if (description_) description_->values[value.number].fate = Fate::Keep;
+  if (!why.empty()) describe_as_kept(value);
   if (!contents) return;
   value.kept = contents;
   value.kept_stream = current_stream(value.device);
@@ -370,6 +372,15 @@ SketchListener* Tape::listener() const {
 
 Fate Tape::described_fate(const Value& value) const {
   return options_.sketch && !value.is_undefined ? Fate::Keep : value.fate;
+}
+
+// Nobody can re-make it.
+void Tape::describe_as_kept(const Value& value) {
+  if (!description_) return;
+  Fate& fate = description_->values[value.number].fate;
+  if (fate == Fate::Recompute) fate = Fate::Keep;
+  if (value.operation < description_->operations.size())
+    description_->operations[value.operation].replayable = false;
 }
 
 void Tape::describe(Value& value, const at::Tensor& tensor, bool is_parameter) {

@@ -97,6 +97,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   Fate described_fate(const Value& value) const;
   trace::RegionTape* description() { return description_ ? &*description_ : nullptr; }
   void describe(Value& value, const at::Tensor& tensor, bool is_parameter);
+  void describe_as_kept(const Value& value);
 
   std::recursive_mutex mutex_;
   const hooks::RegionId region_;
