@@ -6,9 +6,11 @@
 #include <limits>
 #include <vector>
 
+#include "snug/base/export.h"
+
 namespace snug::plan {
 
-class MinCut {
+class SNUG_API MinCut {
  public:
   static constexpr double kForever = std::numeric_limits<double>::infinity();
   using Node = std::uint32_t;
