@@ -3,7 +3,8 @@ BUILD := build
 
 .PHONY: run test test-slow build setup check clean
 
-run: build
+run: setup
+	@tools/build.sh $(BUILD) snug_cli
 	@tools/demo.sh $(BUILD)
 
 test: build

@@ -18,13 +18,13 @@ using trace::EventKind;
 
 namespace {
 
-class Watch;
+class AllocatorListener;
 
 // Torch's callbacks cannot be detached, so they are the same for ever and look here for whoever is watching.
 // Locked inside the allocator's lock, so nothing is asked of the allocator under it elsewhere.
 struct Slot {
   std::mutex mutex;
-  Watch* watch = nullptr;
+  AllocatorListener* watch = nullptr;
 };
 Slot& slot() {
   static Slot& only = *std::make_unique<Slot>().release();  // the allocator outlives static objects
@@ -37,9 +37,10 @@ Slot& slot() {
 // after it told of the allocation, and takes it off `active_bytes` only after it told of the free. So the
 // growth of active_bytes from one entry to the next is the size of the block allocated in between. The
 // allocator's mutex is recursive: asking for statistics inside the callback is allowed.
-class Watch final : public CudaTracker {
+class AllocatorListener final : public CudaTracker {
  public:
-  Watch(EventQueue& queue, c10::DeviceIndex device) : queue_(queue), device_(device), place_(*this) {
+  AllocatorListener(EventQueue& queue, c10::DeviceIndex device)
+      : queue_(queue), device_(device), place_(*this) {
     queue_live_blocks();
   }
 
@@ -65,7 +66,7 @@ class Watch final : public CudaTracker {
 
  private:
   struct Place {
-    explicit Place(Watch& watch) {
+    explicit Place(AllocatorListener& watch) {
       attach_callbacks();
       std::lock_guard lock(slot().mutex);
       check(!slot().watch, "another tracker is watching CUDA memory: one at a time");
@@ -168,7 +169,7 @@ class Watch final : public CudaTracker {
 }  // namespace
 
 std::unique_ptr<CudaTracker> CudaTracker::attach(EventQueue& queue, c10::DeviceIndex device) {
-  return std::make_unique<Watch>(queue, device);
+  return std::make_unique<AllocatorListener>(queue, device);
 }
 
 }  // namespace snug::memory

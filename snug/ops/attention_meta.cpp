@@ -3,7 +3,6 @@
 // in torch 2.11, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp. Where Meta stands for CUDA, what cuDNN's
 // kernels take. Not modelled: packing of 16-bit operands, whose buffers do not come from the allocator, and
 // what oneDNN takes inside a 16-bit matrix product.
-#include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -13,6 +12,7 @@
 
 #include "snug/hooks/meta_target.h"
 #include "snug/ops/attention_blockwise.h"
+#include "snug/ops/wide_options.h"
 
 namespace snug::ops {
 namespace {
@@ -41,7 +41,7 @@ std::tuple<at::Tensor, at::Tensor> attention_meta(const at::Tensor& query, const
   if (const auto block = keys_at_a_time(asked, key))
     return attention_blockwise(query, key, value, causal, scale, *block);
 
-  auto accumulate = query.options().dtype(at::toOpMathType(query.scalar_type()));
+  auto accumulate = wide_options(query);
   auto [queries, keys] = block_of(query.size(2), key.size(2));
 
   at::Tensor by_token;  // cuDNN's result lies in memory as the query does
@@ -61,7 +61,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_meta(
   if (const auto block = keys_at_a_time(asked, key))
     return attention_blockwise_backward(grad_out, query, key, value, out, lse, causal, scale, *block);
 
-  auto accumulate = query.options().dtype(at::toOpMathType(query.scalar_type()));
+  auto accumulate = wide_options(query);
   auto [queries, keys] = block_of(query.size(2), key.size(2));
 
   at::Tensor grad_query = empty_by_token(query);

@@ -10,15 +10,12 @@
 #include <tuple>
 
 #include "snug/ops/cpu_rows.h"
+#include "snug/ops/wide_options.h"
 
 namespace snug::ops {
 namespace {
 
 using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-
-at::TensorOptions wide_options(const at::Tensor& x) {
-  return x.options().dtype(at::toOpMathType(x.scalar_type()));
-}
 
 Three layer_norm_cpu(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                      double eps) {

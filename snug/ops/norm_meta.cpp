@@ -1,5 +1,4 @@
 // The norms on Meta: what the kernels of the device allocate for which it stands, in their order.
-#include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -10,15 +9,12 @@
 #include <tuple>
 
 #include "snug/hooks/meta_target.h"
+#include "snug/ops/wide_options.h"
 
 namespace snug::ops {
 namespace {
 
 using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-
-at::TensorOptions wide_options(const at::Tensor& x) {
-  return x.options().dtype(at::toOpMathType(x.scalar_type()));
-}
 
 at::Tensor one_per_row(const at::Tensor& x) {
   return at::empty({x.numel() / x.size(-1)}, wide_options(x));

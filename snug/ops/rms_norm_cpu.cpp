@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "snug/ops/cpu_rows.h"
+#include "snug/ops/wide_options.h"
 
 namespace snug::ops {
 namespace {
@@ -30,7 +31,7 @@ Wide norm_row(const T* x, const T* weight, T* out, std::int64_t hidden, double e
 std::tuple<at::Tensor, at::Tensor> rms_norm_cpu(const at::Tensor& x, const at::Tensor& weight, double eps) {
   const std::int64_t hidden = weight.size(0), rows = x.numel() / hidden;
   at::Tensor out = at::empty_like(x);
-  at::Tensor rstd = at::empty({rows}, x.options().dtype(at::toOpMathType(x.scalar_type())));
+  at::Tensor rstd = at::empty({rows}, wide_options(x));
   with_type("rms_norm", x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     using Wide = at::opmath_type<T>;
@@ -51,7 +52,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm_cpu(const at::Tensor
   const std::int64_t hidden = weight.size(0), rows = x.numel() / hidden;
   at::Tensor sum = at::empty_like(x);
   at::Tensor out = at::empty_like(x);
-  at::Tensor rstd = at::empty({rows}, x.options().dtype(at::toOpMathType(x.scalar_type())));
+  at::Tensor rstd = at::empty({rows}, wide_options(x));
   with_type("rms_norm", x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     using Wide = at::opmath_type<T>;
@@ -94,8 +95,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward_cpu(const at::Tensor& grad_
   const std::int64_t hidden = weight.size(0), rows = x.numel() / hidden;
   at::Tensor grad_x = at::empty_like(x);
   at::Tensor grad_weight = at::empty_like(weight);
-  const at::Tensor sums =
-      at::zeros({at::get_num_threads(), hidden}, x.options().dtype(at::toOpMathType(x.scalar_type())));
+  const at::Tensor sums = at::zeros({at::get_num_threads(), hidden}, wide_options(x));
   with_type("rms_norm", x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     using Wide = at::opmath_type<T>;
