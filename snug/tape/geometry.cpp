@@ -24,7 +24,8 @@ bool is_plain(const at::Tensor& tensor) {
   auto* impl = tensor.unsafeGetTensorImpl();
   return typeid(*impl) == typeid(c10::TensorImpl) && impl->has_storage() &&
          (tensor.is_cpu() || tensor.is_cuda() || tensor.is_meta()) && !impl->has_symbolic_sizes_strides() &&
-         !impl->is_python_dispatch() && !impl->has_named_tensor_meta() && !tensor.is_inference();
+         !impl->is_python_dispatch() && !impl->has_named_tensor_meta() && !tensor.is_inference() &&
+         !tensor._is_zerotensor();
 }
 
 at::Tensor bytes_of(const c10::Storage& storage) {

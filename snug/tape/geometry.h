@@ -20,7 +20,7 @@ struct Geometry {
 };
 
 // A dense tensor of torch's own class on CPU, CUDA or Meta. Anything else (sparse, nested, quantized,
-// wrapped, inference tensors) is left as it is.
+// wrapped, inference tensors, zeros without memory) is left as it is.
 bool is_plain(const at::Tensor& tensor);
 
 at::Tensor bytes_of(const c10::Storage& storage);   // as a flat tensor

@@ -51,7 +51,6 @@ Proof::Entry& Proof::entry(const ValuePtr& value, const c10::Storage& storage) {
                       .held = proves_ ? storage : c10::Storage(),
                       .storage = storage.getWeakStorageImpl(),
                       .made = reserve(),
-                      .read = reserve(),
                       .last = reserve()});
   value->proof = entries_.size() - 1;
   return entries_.back();
@@ -65,17 +64,19 @@ void Proof::made(const ValuePtr& value, const c10::Storage& storage) {
   made.has_made = true;
 }
 
-void Proof::read(const ValuePtr& value, const c10::Storage& storage) {
-  if (!is_on() || has_ended_ || value->device.is_meta()) return;
+std::size_t Proof::read(const ValuePtr& value, const c10::Storage& storage) {
+  if (!is_on() || has_ended_ || value->device.is_meta()) return 0;
   Entry& read = entry(value, storage);
-  if (read.has_read || value->is_scratch) return;
-  sums_.take(read.read, storage);
-  read.has_read = true;
+  if (value->is_scratch) return 0;
+  read.reads.push_back(sums_.reserve(value->device));
+  sums_.take(read.reads.back(), storage);
+  return read.reads.size() - 1;
 }
 
-void Proof::made_of(const ValuePtr& read, std::span<const ValuePtr> results) {
-  if (!read->proof) return;
-  for (const ValuePtr& result : results) entries_[*read->proof].results.push_back({result, result->name});
+void Proof::made_of(const ValuePtr& value, std::size_t read, std::span<const ValuePtr> results) {
+  if (!value->proof) return;
+  for (const ValuePtr& result : results)
+    entries_[*value->proof].results.push_back({result, result->name, read});
 }
 
 void Proof::last(const ValuePtr& value) {
@@ -110,19 +111,35 @@ void Proof::look_at(Entry& entry) {
   const auto sum = [&](bool has, Checksums::Ticket ticket) {
     return has ? std::optional(sums_[ticket]) : std::nullopt;
   };
-  const auto made = sum(entry.has_made, entry.made), read = sum(entry.has_read, entry.read),
-             last = sum(entry.has_last, entry.last);
+  const auto made = sum(entry.has_made, entry.made), last = sum(entry.has_last, entry.last);
   if (verify_) value->checksum = value->fate == Fate::Recompute ? made : last;
-  const bool before_read = made && read && *made != *read;
-  const bool after_read = last && (read ? *last != *read : made && *last != *made);
-  if (!before_read && !after_read) return;
+  if (proves_) value->at_its_end = last;
+  const auto first = made ? made : entry.reads.empty() ? last : std::optional(sums_[entry.reads.front()]);
+  const bool is_changed =
+      (last && last != first) ||
+      std::ranges::any_of(entry.reads, [&](Checksums::Ticket read) { return sums_[read] != first; });
+  if (!is_changed) return;
+  const std::vector<Result> others = made_of_something_else(entry);
+  const auto is_remade = [](const Result& result) {
+    const ValuePtr value = result.value.lock();
+    return value && value->fate == Fate::Recompute;
+  };
   if (proves_) {
     if (!value->is_external) keep(value);
-    if (after_read) keep_what_was_made_of(entry);
-  } else if (value->fate == Fate::Recompute || (after_read && is_made_again_of(entry))) {
+    for (const Result& result : others) keep(result);
+  } else if (value->fate == Fate::Recompute || std::ranges::any_of(others, is_remade)) {
     site_->suspect(value->name);
     tape_.note_difference(concat(tape_.told(*value), " was ", kChanged));
   }
+}
+
+std::vector<Proof::Result> Proof::made_of_something_else(const Entry& entry) const {
+  std::vector<Result> results;
+  for (const Result& result : entry.results)
+    if (entry.has_last && result.read < entry.reads.size() &&
+        sums_[entry.reads[result.read]] != sums_[entry.last])
+      results.push_back(result);
+  return results;
 }
 
 // It is not re-made, here or in later calls. If its contents are gone, what was made of it is not either.
@@ -141,20 +158,32 @@ void Proof::keep(const ValuePtr& value) {
 }
 
 void Proof::keep_what_was_made_of(const Entry& entry) {
-  for (const Result& result : entry.results) {
-    site_->suspect(result.name);
-    if (const ValuePtr value = result.value.lock()) keep(value);
-  }
+  for (const Result& result : entry.results) keep(result);
 }
 
-bool Proof::is_made_again_of(const Entry& entry) const {
-  for (const Result& result : entry.results)
-    if (const ValuePtr value = result.value.lock(); value && value->fate == Fate::Recompute) return true;
-  return false;
+void Proof::keep(const Result& result) {
+  site_->suspect(result.name);
+  if (const ValuePtr value = result.value.lock()) keep(value);
 }
 
-void Proof::end() {
-  if (goes_on(kTheEnd)) tape_.distrust_all();
+void Proof::check_operand(const Operation& operation, const Value& value) const {
+  if (!value.at_its_end || !value.kept || *value.at_its_end == checksum(value.kept)) return;
+  site_->suspect(value.name);
+  for (const auto& [place, result] : operation.outputs)
+    if (const ValuePtr made = result.lock()) site_->suspect(made->name);
+  for (const auto& argument : operation.arguments)
+    if (const ValuePtr made = argument.after.lock()) site_->suspect(made->name);
+  TORCH_CHECK(false, needs_it_as_it_was(value, &operation.handle.schema()));
+}
+
+std::string Proof::needs_it_as_it_was(const Value& value, const c10::FunctionSchema* reader) const {
+  return concat(tape_.told(value), " was ", kChanged, ", and ", name_of(reader),
+                " has to read it again as it was. Its result will be kept from now on: run the step again");
+}
+
+void Proof::end(bool is_whole) {
+  is_whole_ = is_whole;
+  if (is_whole && goes_on(kTheEnd)) tape_.distrust_all();
   judge();
   has_ended_ = true;
   std::erase_if(entries_, [this](Entry& entry) { return !lend(entry); });
@@ -162,7 +191,7 @@ void Proof::end() {
 }
 
 void Proof::conclude() {
-  if (proves_ && from_the_start_) site_->proven(prefixes_);
+  if (proves_ && from_the_start_ && is_whole_) site_->proven(prefixes_);
 }
 
 // Others may still write it: a saved tensor sees that, and so would a replay.
@@ -199,29 +228,29 @@ void Proof::before_unpack(bool is_in_backward) {
     for (const Result& made : lent[i].results) {
       site_->suspect(made.name);
       if (const ValuePtr result = made.value.lock(); result && is_needed(result))
-        wrong = concat(
-            tape_.told(*value), " was ", kChanged, ", and ", name_of(result->schema),
-            " has to read it again as it was. Its result will be kept from now on: run the step again");
+        wrong = needs_it_as_it_was(*value, result->schema);
     }
   }
   conclude();
   TORCH_CHECK(wrong.empty(), wrong);
 }
 
-bool Proof::is_to_get_a_copy(const Value& value) const {
-  return proves_ || known_->suspects.contains(mixed(value.name, kGiven));
+bool Proof::may_be_written(const Value& value) const {
+  return proves_ || (!known_->suspects.empty() && known_->suspects.contains(mixed(value.name, kGiven)));
 }
 
-void Proof::gave(const Value& value, const c10::Storage& copy) {
+void Proof::gave(const Value& value, const c10::Storage& storage) {
   if (proves_)
-    given_.push_back({torch::autograd::get_current_node().get(), value.name, copy, checksum(copy)});
+    given_.push_back({torch::autograd::get_current_node().get(), value.name, storage, checksum(storage)});
 }
 
 void Proof::look_at_given() {
   const auto now = torch::autograd::get_current_node();
   std::erase_if(given_, [&](const Given& given) {
     if (given.node == now.get()) return false;
-    if (checksum(given.copy) != given.before) site_->suspect(mixed(given.name, kGiven));
+    if (checksum(given.storage) == given.before) return true;
+    site_->suspect(given.name);
+    site_->suspect(mixed(given.name, kGiven));
     return true;
   });
 }

@@ -58,7 +58,10 @@ class RecordedCall {
 
   // It may have written before it threw.
   void after_failure() {
-    for (const Write& write : writes_) tape_.values_.forget(write.tensor);
+    for (const Write& write : writes_) {
+      tape_.values_.forget(write.tensor);
+      if (write.old->saves > 0) tape_.follow(write.old, tape_.value_of(write.tensor), write.tensor);
+    }
     for (const at::Tensor& statistics : hidden_) tape_.values_.forget(statistics);
   }
 
@@ -89,6 +92,7 @@ class RecordedCall {
     int place;
     const c10::Storage* storage;  // of the argument
     ValuePtr value;
+    std::size_t sum = 0;  // in the proof
   };
   struct Write {
     std::size_t position;
@@ -96,6 +100,7 @@ class RecordedCall {
     at::Tensor tensor;
     Geometry before;  // out= variants resize what they write
     ValuePtr old, value;
+    std::size_t sum = 0;  // of the old one in the proof
   };
 
   bool can_replay() const { return why_not_.empty(); }
@@ -139,7 +144,8 @@ class RecordedCall {
         tape_.before_write(tensor);
         const ValuePtr old = tape_.value_of(tensor);
         const bool covers_all =
-            tensor.nbytes() == tensor.storage().nbytes() || tensor.storage().nbytes() == 0;
+            (tensor.nbytes() == tensor.storage().nbytes() && tensor.is_non_overlapping_and_dense()) ||
+            tensor.storage().nbytes() == 0;
         const bool is_read = old->is_undefined  ? !(facts_.overwrites && covers_all)
                              : old->is_constant ? !facts_.overwrites && !facts_.sets_parts
                                                 : false;
@@ -168,10 +174,10 @@ class RecordedCall {
   }
 
   void prove_reads() {
-    for (const Read& read : reads_) tape_.proof_->read(read.value, *read.storage);
-    for (const Write& write : writes_) {
+    for (Read& read : reads_) read.sum = tape_.proof_->read(read.value, *read.storage);
+    for (Write& write : writes_) {
       if (write.old->is_undefined) continue;
-      tape_.proof_->read(write.old, write.tensor.storage());
+      write.sum = tape_.proof_->read(write.old, write.tensor.storage());
       tape_.proof_->last(write.old);
     }
   }
@@ -179,8 +185,8 @@ class RecordedCall {
     std::vector<ValuePtr> made;
     for (const Result& result : results_) made.push_back(result.value);
     for (const Write& write : writes_) made.push_back(write.value);
-    for (const Read& read : reads_) tape_.proof_->made_of(read.value, made);
-    for (const Write& write : writes_) tape_.proof_->made_of(write.old, made);
+    for (const Read& read : reads_) tape_.proof_->made_of(read.value, read.sum, made);
+    for (const Write& write : writes_) tape_.proof_->made_of(write.old, write.sum, made);
   }
 
   ValuePtr make_value(std::size_t output, const at::Tensor& tensor) {

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <deque>
 #include <unordered_map>
 #include <utility>
@@ -45,6 +46,10 @@ class Recording::Impl final : public hooks::OperatorListener,
     if (options.watch_functions.value_or(hooks::is_python_here())) functions_guard_.emplace(*this);
   }
   ~Impl() override {
+    if (std::ranges::any_of(forward.levels, [&](const Level& level) { return level.fates == &fates_; })) {
+      forward.levels.clear();  // it ends inside a region
+      std::exchange(forward.tape, nullptr)->end_forward();
+    }
     ledgers_->sketch = nullptr;
     Impl** place = &innermost;  // they may end in any order
     while (*place && *place != this) place = &(*place)->outer_;

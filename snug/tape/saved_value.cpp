@@ -31,7 +31,7 @@ class Unpacking {
   SketchListener* listener_;
 };
 
-// The node that asks: not torch's, and not ours.
+// The node that asks: none that torch generates, and not ours.
 bool is_of_someones_own() {
   const auto node = torch::autograd::get_current_node();
   if (!node) return false;
@@ -39,8 +39,9 @@ bool is_of_someones_own() {
   const auto [entry, is_new] = known.try_emplace(typeid(*node));
   if (is_new) {
     const std::string type = c10::demangle(typeid(*node).name());
-    const bool is_someones_own = type.find("CppNode<") != std::string::npos || type.ends_with("PyNode");
-    entry->second = is_someones_own && type.find("CppNode<snug::") == std::string::npos;
+    const bool is_torchs = type.starts_with("torch::autograd::") &&
+                           type.find("CppNode<") == std::string::npos && !type.ends_with("PyNode");
+    entry->second = !is_torchs && type.find("CppNode<snug::ops::") == std::string::npos;
   }
   return entry->second;
 }
@@ -104,17 +105,23 @@ at::Tensor SavedValue::call_unpack_hook() {
 }
 
 at::Tensor SavedValue::contents() {
-  const bool is_kept = value_->kept;
-  c10::Storage storage = is_kept ? value_->kept : tape_->replay_.contents(*value_);
-  if (value_->uses > value_->armed_saves && tape_->proof_ && is_of_someones_own() &&
-      tape_->proof_->is_to_get_a_copy(*value_)) {
-    storage = copy_of(storage);
-    tape_->proof_->gave(*value_, storage);
-    return geometry_.on(std::move(storage));
-  }
+  Value& value = *value_;
+  if (value.given) return on_counted(value.given, value.given_counter);
+  const bool is_kept = value.kept;
+  const c10::Storage storage = is_kept ? value.kept : tape_->replay_.contents(value);
   // This saved tensor has its own counter, checked already: that of the value may be another's.
-  at::Tensor tensor = geometry_.on(std::move(storage));
-  tensor.unsafeGetTensorImpl()->set_version_counter(is_kept ? counter_ : value_->memo_counter);
+  const c10::VariableVersion counter = is_kept ? counter_ : value.memo_counter;
+  if (tape_->proof_ && tape_->proof_->may_be_written(value) && is_of_someones_own()) {
+    tape_->proof_->gave(value, storage);
+    const bool is_read_again = value.uses > value.armed_saves;
+    if (is_read_again) value.give(storage, counter);
+  }
+  return on_counted(storage, counter);
+}
+
+at::Tensor SavedValue::on_counted(const c10::Storage& storage, const c10::VariableVersion& counter) const {
+  at::Tensor tensor = geometry_.on(storage);
+  tensor.unsafeGetTensorImpl()->set_version_counter(counter);
   return tensor;
 }
 

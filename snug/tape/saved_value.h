@@ -22,12 +22,14 @@ class SavedValue final : public torch::autograd::SavedVariableHooks {
   at::Tensor call_unpack_hook() override;
 
   const ValuePtr& value() const { return value_; }
+  at::Tensor on(c10::Storage storage) const { return geometry_.on(std::move(storage)); }
   void move_to(ValuePtr value);  // the storage was written: an alias sees it
   void arm(Replay& replay);
   void disarm(Replay& replay);
 
  private:
   at::Tensor contents();
+  at::Tensor on_counted(const c10::Storage& storage, const c10::VariableVersion& counter) const;
   at::Tensor stand_in();
 
   std::shared_ptr<Tape> tape_;

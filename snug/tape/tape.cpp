@@ -55,7 +55,7 @@ void Tape::end_forward() noexcept {
     }
   };
   do_part([this] {
-    if (proof_) proof_->end();
+    if (proof_) proof_->end(std::uncaught_exceptions() <= exceptions_);
   });
   do_part([this] { finish_forward(); });
 }
@@ -223,7 +223,7 @@ void Tape::follow(const ValuePtr& old, const ValuePtr& now, const at::Tensor& te
   for (SavedValue* saved : saved_) {
     if (saved->value() != old) continue;
     saved->move_to(now);
-    pin(now, tensor);
+    pin(now, saved->on(tensor.storage()));
     if (now->kept) now->watch_write(tensor);
   }
 }
@@ -291,6 +291,7 @@ void Tape::keep_what_others_hold() {
       value->fate = Fate::Keep;
       value->kept = c10::Storage(std::move(alive));
       value->here = true;
+      if (value->checksum) value->checksum = checksum(value->kept);
     } else {
       keep_after_all(value, c10::Storage(std::move(alive)), "");
     }

@@ -2,6 +2,7 @@
 // to tape; see Note [The tape] in value.h.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <unordered_set>
@@ -114,7 +115,8 @@ class Tape : public std::enable_shared_from_this<Tape> {
   // Saved and not kept, with storages that others held when the forward ended.
   std::vector<std::pair<std::weak_ptr<Value>, c10::weak_intrusive_ptr<c10::StorageImpl>>> lent_;
   std::string function_;  // the forward is in; why nothing that is made there is re-made
-  std::string failure_;   // to be thrown in the backward: the end of a forward cannot
+  const int exceptions_ = std::uncaught_exceptions();  // when the forward began
+  std::string failure_;  // to be thrown in the backward: the end of a forward cannot
   std::unordered_set<SavedValue*> saved_;
   std::vector<std::weak_ptr<Value>> pinned_;  // while the forward runs
   std::size_t prune_at_ = 64;

@@ -85,7 +85,20 @@ c10::Storage Value::still_alive() const {
   return storage ? c10::Storage(std::move(storage)) : c10::Storage();
 }
 
+void Value::give(const c10::Storage& storage, const c10::VariableVersion& counter) {
+  given = storage;
+  given_counter = counter;
+  if (kept) {
+    kept = copy_of(storage);
+    unwatch();
+  } else {
+    memo = copy_of(storage);
+    memo_counter = c10::VariableVersion(0);
+  }
+}
+
 void Value::drop_memo() {
+  if (!kept) given = {};
   if (!memo) return;
   wait_for_copies();
   memo = {};

@@ -62,9 +62,13 @@ struct Value final : trace::ClosureValue {
   std::uint32_t number = 0;                     // in the region's description
   std::shared_ptr<Operation> maker;
 
-  c10::Storage kept;                       // from the forward: an alias of what the user holds
-  c10::Storage memo;                       // re-made, or back from the host
-  c10::VariableVersion memo_counter;       // of all tensors on it
+  c10::Storage kept;                  // from the forward: an alias of what the user holds
+  c10::Storage memo;                  // re-made, or back from the host
+  c10::VariableVersion memo_counter;  // of all tensors on it
+  // To saved tensors, if one of them may be written by the node that asked: replays have a copy.
+  c10::Storage given;
+  c10::VariableVersion given_counter;
+  void give(const c10::Storage& storage, const c10::VariableVersion& counter);
   std::optional<c10::Stream> made_stream;  // whose memory `kept` is
   std::optional<c10::Stream> kept_stream;  // on which it was last seen to be whole
   std::optional<c10::Stream> memo_stream;  // whose memory `memo` is
@@ -92,8 +96,9 @@ struct Value final : trace::ClosureValue {
   int armed_saves = 0;  // of those, that will ask in this backward
 
   // See Note [Proof].
-  std::optional<std::uint64_t> checksum;  // of what the backward should find
-  std::optional<std::size_t> proof;       // where the tape's proof has it
+  std::optional<std::uint64_t> checksum;    // of what the backward should find
+  std::optional<std::uint64_t> at_its_end;  // in a call that was proven
+  std::optional<std::size_t> proof;         // where the tape's proof has it
 
  private:
   void wait_for_copies() noexcept;
