@@ -140,8 +140,8 @@ TEST_F(ForeignCode, AnOptimizerInAHook) {
           const at::Tensor b = x.sin() * (w * 2).detach().cos();
           return (b + x * w).sum();
         });
-        w.register_hook([w](at::Tensor grad) {
-          w.variable_data().add_(grad, -0.1);
+        w.register_hook([data = w.variable_data()](at::Tensor grad) {  // the hook must not hold w
+          data.add_(grad, -0.1);
           return grad;
         });
         return ag::grad({y}, {x, w});
