@@ -167,10 +167,10 @@ torch::jit::Stack Replay::arguments(const Operation& operation, const std::vecto
     const auto ours = std::ranges::find(written, argument.value.get(), &Written::before);
     if (argument.value && argument.value->kept) tape_.compare(*argument.value, argument.value->kept);
     if (ours == written.end() && argument.value) check_unchanged(operation, argument);
-    if (argument.value && tape_.proof_) tape_.proof_->check_operand(operation, *argument.value);
     const c10::Storage storage = ours != written.end() ? ours->storage
                                  : argument.value      ? fetch(*argument.value)
                                                        : no_storage(argument.device);
+    if (argument.value && tape_.proof_) tape_.proof_->check_operand(operation, *argument.value);
     at::Tensor tensor = argument.geometry.on(storage);
     if (argument.geometry.requires_grad) tensor.unsafeGetTensorImpl()->set_requires_grad(true);
     put(stack[argument.position], argument.place, tensor);

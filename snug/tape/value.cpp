@@ -6,6 +6,8 @@
 #include <atomic>
 #include <utility>
 
+#include "snug/tape/streams.h"
+
 namespace snug::tape {
 
 namespace {
@@ -90,9 +92,11 @@ void Value::give(const c10::Storage& storage, const c10::VariableVersion& counte
   given_counter = counter;
   if (kept) {
     kept = copy_of(storage);
+    kept_stream = current_stream(device);
     unwatch();
   } else {
     memo = copy_of(storage);
+    memo_stream = current_stream(device);
     memo_counter = c10::VariableVersion(0);
   }
 }
