@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # build.sh [FOLDER [TARGET]]: configures (once) and builds, against the torch that setup.sh chose.
-# From nothing a unity build takes a quarter of the time; SNUG_UNITY=OFF or a preset is for those who edit the library.
+# From nothing a unity build takes about half the time; SNUG_UNITY=OFF or a preset is for those who edit the library.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build}
