@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
 
 #include "snug/base/error.h"
 #include "snug/ops/kernel_dtype.h"
@@ -22,6 +23,13 @@ inline KernelDtype kernel_dtype(const char* name, const at::Tensor& tensor) {
     default:
       fail(name, " on CUDA takes float32, bfloat16 and float16, got ", tensor.scalar_type());
   }
+}
+
+inline int processors_of_current_device() {
+  int device = 0, processors = 1;
+  C10_CUDA_CHECK(cudaGetDevice(&device));
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  return processors;
 }
 
 // On the current stream of the tensor's device.

@@ -1,8 +1,6 @@
 // What the CUDA side of both norms checks and asks before it launches. Internal to ops.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <limits>
 
@@ -23,10 +21,7 @@ inline std::int64_t norm_rows(const char* name, const at::Tensor& x) {
 // Of the backward, on the current device: each block makes one part of the weight's gradient.
 // `per_processor`: as many as its registers hold of blocks that take rows of 2048.
 inline int norm_backward_blocks(std::int64_t rows, int per_processor) {
-  int device = 0, processors = 1;
-  C10_CUDA_CHECK(cudaGetDevice(&device));
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  return static_cast<int>(std::min<std::int64_t>(rows, processors * per_processor));
+  return static_cast<int>(std::min<std::int64_t>(rows, processors_of_current_device() * per_processor));
 }
 
 }  // namespace snug::ops

@@ -14,10 +14,7 @@ at::Tensor sum_rows_cuda(const at::Tensor& matrix, at::ScalarType dtype) {
   if (matrix.scalar_type() == at::kDouble) return at::sum(matrix, 0, /*keepdim=*/false, dtype);
   const c10::cuda::CUDAGuard guard(matrix.device());
   const at::Tensor rows = matrix.stride(1) == 1 ? matrix : matrix.contiguous();
-  int processors = 1;
-  C10_CUDA_CHECK(
-      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, matrix.device().index()));
-  const std::int64_t strips = strips_of(rows.size(0), rows.size(1), processors);
+  const std::int64_t strips = strips_of(rows.size(0), rows.size(1), processors_of_current_device());
   at::Tensor sum = at::empty({rows.size(1)}, rows.options().dtype(dtype));
   const at::Tensor partial = at::empty({strips, rows.size(1)}, rows.options().dtype(at::kFloat));
   launch_on(rows, SumRows{.matrix = rows.const_data_ptr(),
