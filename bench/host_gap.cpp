@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "snug/models/config.h"
+#include "snug/machine/prepare.h"
 #include "snug/train/step.h"
 
 namespace {
@@ -40,9 +41,9 @@ int main(int count, char** arguments) {
   config.device = c10::Device(c10::kCUDA, 0);
   config.precision = train::Precision::Bf16;
   train::validate(config);
-  train::prepare(config.device);
+  machine::prepare(config.device);
   memory::Tracker tracker({.device = config.device});
-  train::TrainingSetup setup(config, config.device, tracker);
+  train::TrainingSetup setup(config, config.device, Account(tracker));
   const at::Tensor tokens =
       at::randint(config.model.vocab_size, {config.batch_size, config.seq_len}, at::kLong).to(config.device);
   const io::Batch batch{tokens, tokens};
@@ -53,7 +54,8 @@ int main(int count, char** arguments) {
     at::cuda::sleep(400'000'000);
     if (!host_is_ahead) at::cuda::device_synchronize();
     begin.record();
-    train::run_step(setup, {.batch = batch, .target_count = tokens.numel(), .lr = 1e-4}, config, tracker);
+    train::run_step(setup, {.batch = batch, .target_count = tokens.numel(), .lr = 1e-4}, config,
+                    Account(tracker));
     end.record();
     end.synchronize();
     return begin.elapsed_time(end) * 1e-3;

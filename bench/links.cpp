@@ -12,7 +12,7 @@
 
 #include "snug/models/language_model.h"
 #include "snug/ops/rms_norm.h"
-#include "snug/session/cuda_probe.h"
+#include "snug/machine/cuda_probe.h"
 
 int main() {
   using namespace snug;
@@ -39,16 +39,16 @@ int main() {
       {"norms, which memory limits", [&] { ops::rms_norm(many_rows, scale, 1e-5); }}};
   fmt::print("{:28} {:12} {:>12} {:>12} {:>22}\n", "compute", "copies", "alone", "beside it", "slower by");
   for (const auto& [name, compute] : computes) {
-    std::vector<session::LinkRates> rounds;
+    std::vector<machine::LinkRates> rounds;
     for (int round = 0; round < kRounds; ++round)
-      rounds.push_back(session::measure_links(device, kPieceBytes, compute));
-    const std::pair<const char*, session::LinkRate session::LinkRates::*> directions[] = {
-        {"to the host", &session::LinkRates::to_host},
-        {"back", &session::LinkRates::to_device},
-        {"both ways", &session::LinkRates::both_ways}};
+      rounds.push_back(machine::measure_links(device, kPieceBytes, compute));
+    const std::pair<const char*, machine::LinkRate machine::LinkRates::*> directions[] = {
+        {"to the host", &machine::LinkRates::to_host},
+        {"back", &machine::LinkRates::to_device},
+        {"both ways", &machine::LinkRates::both_ways}};
     for (const auto& [copies, direction] : directions) {
       std::ranges::sort(rounds, {}, [&](const auto& rates) { return (rates.*direction).slowdown; });
-      const session::LinkRate rate = rounds[kRounds / 2].*direction;
+      const machine::LinkRate rate = rounds[kRounds / 2].*direction;
       fmt::print("{:28} {:12} {:>7.1f} GB/s {:>7.1f} GB/s {:>4.1f} % ({:.1f} to {:.1f})\n", name, copies,
                  1e-9 * rate.alone, 1e-9 * rate.beside, 100 * rate.slowdown,
                  100 * (rounds.front().*direction).slowdown, 100 * (rounds.back().*direction).slowdown);

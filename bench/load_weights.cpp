@@ -20,6 +20,7 @@
 
 #include "snug/base/bytes.h"
 #include "snug/models/weights.h"
+#include "snug/machine/prepare.h"
 #include "snug/train/step.h"
 
 namespace {
@@ -58,7 +59,7 @@ std::uint64_t read_files(const fs::path& folder) {
 int main(int count, char** arguments) {
   const fs::path folder = count > 1 ? arguments[1] : ".";
   const c10::Device device(count > 2 ? arguments[2] : "cuda");
-  train::prepare(device);
+  machine::prepare(device);
   const auto synchronize = [&] {
     if (device.is_cuda()) torch::cuda::synchronize();
   };

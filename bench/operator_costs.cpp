@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "snug/models/config.h"
-#include "snug/session/hardware_of.h"
+#include "snug/machine/hardware_of.h"
 #include "snug/train/planning.h"
 #include "snug/train/trainer.h"
 
@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   config.batch_size = number(2, 8);
   config.seq_len = number(3, 4096);
   config.micro_batch = number(4, config.batch_size);
-  const session::HardwareHere here = session::hardware_here(config.device);
+  const machine::HardwareHere here = machine::hardware_here(config.device);
 
   const plan::MeasuredCosts costs(here.hardware);
   struct Sum {

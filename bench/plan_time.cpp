@@ -34,24 +34,24 @@ TrainConfig twelve_layers() {
 }
 
 TrainConfig under_a_plan(TrainConfig config, const plan::Planner& planner, std::uint64_t budget) {
-  train::take(planner.write_down(planner.decide(budget), train::about_step(config)), config);
+  train::take(planner.write_down(planner.decide(budget), identity_of(train::make_step(config))), config);
   return config;
 }
 
 void compare_times() {
   const TrainConfig config = twelve_layers();
   const plan::Hardware cpu = plan::preset("cpu");
-  const plan::Planner by_preset = train::make_planner(config, {.hardware = cpu, .micro_batches = {8}});
+  const Step step = train::make_step(config, {8});
+  const auto by_preset = make_planner(step, {.hardware = cpu});
   const plan::MeasuredCosts costs =
-      train::measure_costs(under_a_plan(config, by_preset, by_preset.plain().peak_bytes), cpu);
-  const plan::Planner planner =
-      train::make_planner(config, {.hardware = cpu, .costs = &costs, .micro_batches = {8}});
+      train::measure_costs(under_a_plan(config, *by_preset, by_preset->plain().peak_bytes), cpu);
+  const auto planner = make_planner(step, {.hardware = cpu, .costs = &costs});
   fmt::print("budget      predicted   measured    error  split\n");
   double worst = 0;
   std::vector<std::pair<double, double>> times;  // predicted, measured
   for (const double share : {0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0}) {
-    const auto budget = static_cast<std::uint64_t>(share * static_cast<double>(planner.plain().peak_bytes));
-    const TrainConfig planned = under_a_plan(config, planner, budget);
+    const auto budget = static_cast<std::uint64_t>(share * static_cast<double>(planner->plain().peak_bytes));
+    const TrainConfig planned = under_a_plan(config, *planner, budget);
     const double predicted = planned.plan->predicted.step_seconds;
     const double measured = train::train(planned).measured.step_seconds;
     const double error = predicted / measured - 1;
@@ -91,7 +91,7 @@ void time_planning() {
   };
   for (const std::int64_t micro : {8, 4, 2, 1}) {
     auto start = Clock::now();
-    trace::Sketch sketch = train::sketch_step(config, micro);
+    trace::Sketch sketch = sketch_step(train::make_step(config, {micro}), {micro, 8 / micro});
     sketching += since(start);
     start = Clock::now();
     splits.push_back(

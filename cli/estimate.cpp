@@ -11,7 +11,7 @@
 #include "cli/verbs.h"
 #include "snug/base/error.h"
 #include "snug/models/presets.h"
-#include "snug/train/predict.h"
+#include "snug/train/planning.h"
 
 namespace snug::cli {
 namespace {
@@ -63,7 +63,7 @@ Activations activations_of_one_rank(const Flags& flags, const models::ModelConfi
   config.allow_quadratic = flags.allow_quadratic;
   config.optimizer.kind = flags.optimizer;
   train::validate(config);
-  const capture::Captured step = train::predict(config, {.steps = 1});
+  const Prediction step = train::predict(config, {.steps = 1});
   const auto highest = [&](Category category) {
     return step.category_peaks[static_cast<std::size_t>(category)];
   };

@@ -12,7 +12,6 @@
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/train/planning.h"
-#include "snug/train/predict.h"
 
 namespace snug::cli {
 namespace {
@@ -62,33 +61,36 @@ void run(const Flags& flags) {
   if (!names_gpu && !flags.hardware.empty() && training.device == "auto") training.device = "cpu";
   train::TrainConfig config = training_config(training, /*device_must_exist=*/flags.measure && !names_gpu);
   ChosenHardware chosen = choose_hardware(flags.hardware, config.device);
-  const plan::Hardware& hardware = chosen.hardware;
   check(!flags.measure || !names_gpu, "--measure times steps on this machine, not on ", flags.hardware,
         ": leave out --hardware");
-  plan::Planner planner = planner_for(training, config, hardware);
+  const Step step = step_for(training, config);
+  PlanOptions options{.host_budget_bytes = config.host_budget_bytes, .hardware = chosen.hardware};
+  auto planner = make_planner(step, options);
+  std::optional<plan::MeasuredCosts> costs;
   if (flags.measure) {
     train::TrainConfig lean = config;  // it fits wherever anything does
-    train::take(planner.write_down(planner.decide(0), train::about_step(config)), lean);
-    const plan::MeasuredCosts costs = train::measure_costs(lean, hardware);
-    planner = planner_for(training, config, hardware, &costs);
+    train::take(planner->write_down(planner->decide(0), identity_of(step)), lean);
+    options.costs = &costs.emplace(train::measure_costs(lean, chosen.hardware));
+    planner = make_planner(step, options);
     chosen.hardware.is_estimate = false;
     chosen.note = "timed by three steps";
   }
-  const plan::Decision decision =
-      train::decide(planner, largest_step(training, config), hardware, budget(flags, planner, hardware));
-  train::take(planner.write_down(decision, train::about_step(config)), config);
-  if (!flags.out.empty() && decision.fits) plan::save_plan(*config.plan, flags.out);
+  options.budget_bytes = budget(flags, *planner, chosen.hardware);
+  PlannedStep planned = plan_step(step, options, planner);
+  const plan::Decision& decision = planned.decision;
+  if (!flags.out.empty() && decision.fits) plan::save_plan(planned.plan, flags.out);
+  train::take(std::move(planned.plan), config);
 
   if (flags.json) {
     Json document =
-        plan_document(planner, decision, train::predict(largest_step(training, config)).peak, chosen);
-    if (flags.sweep) document["sweep"] = sweep_document(planner);
+        plan_document(*planner, decision, train::predict(largest_step(training, config)).peak, chosen);
+    if (flags.sweep) document["sweep"] = sweep_document(*planner);
     print_json(document);
   } else {
-    if (flags.sweep) print(sweep_table(planner) + "\n");
-    if (decision.fits) print(ladder(largest_step(training, config), planner, decision, chosen));
+    if (flags.sweep) print(sweep_table(*planner) + "\n");
+    if (decision.fits) print(ladder(largest_step(training, config), *planner, decision, chosen));
   }
-  if (!decision.fits) throw AnswerIsNo(does_not_fit(config, planner, decision));
+  if (!decision.fits) throw AnswerIsNo(does_not_fit(config, *planner, decision));
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 #include "cli/exit_status.h"
 #include "snug/base/error.h"
-#include "snug/session/hardware_of.h"
+#include "snug/machine/hardware_of.h"
 #include "snug/train/planning.h"
 
 namespace snug::cli {
@@ -16,7 +16,7 @@ std::string ChosenHardware::text() const {
 
 ChosenHardware choose_hardware(const std::string& given, c10::Device device) {
   if (given.empty()) {
-    session::HardwareHere here = session::hardware_here(device);
+    machine::HardwareHere here = machine::hardware_here(device);
     return {std::move(here.hardware), here.file.string(), std::move(here.note)};
   }
   plan::Hardware hardware = plan::load_hardware(given);
@@ -37,22 +37,22 @@ train::TrainConfig largest_step(const TrainingFlags& flags, const train::TrainCo
   return largest;
 }
 
-// Given by hand, the split stays as it is.
-plan::Planner planner_for(const TrainingFlags& flags, const train::TrainConfig& config,
-                          const plan::Hardware& hardware, const plan::MeasuredCosts* costs) {
-  train::PlanningOptions options{.hardware = hardware, .costs = costs};
-  if (flags.micro_batch || flags.accumulation) options.micro_batches = {config.micro_batch};
-  return train::make_planner(largest_step(flags, config), options);
+Step step_for(const TrainingFlags& flags, const train::TrainConfig& config) {
+  std::vector<std::int64_t> micro_batches;
+  if (flags.micro_batch || flags.accumulation) micro_batches = {config.micro_batch};
+  Step step = train::make_step(largest_step(flags, config), micro_batches);
+  step.identity = train::make_step(config).identity;
+  return step;
 }
 
 plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware& hardware,
                                std::uint64_t budget_bytes, train::TrainConfig& config) {
-  plan::Planner planner = planner_for(flags, config, hardware);
-  plan::Decision decision = train::decide(planner, largest_step(flags, config), hardware, budget_bytes);
-  if (!decision.fits) throw AnswerIsNo(does_not_fit(config, planner, decision));
-  config.budget_bytes = budget_bytes;
-  train::take(planner.write_down(decision, train::about_step(config)), config);
-  return decision;
+  PlannedStep planned = plan_step(
+      step_for(flags, config),
+      {.budget_bytes = budget_bytes, .host_budget_bytes = config.host_budget_bytes, .hardware = hardware});
+  if (!planned.decision.fits) throw AnswerIsNo(does_not_fit(config, *planned.planner, planned.decision));
+  train::take(std::move(planned.plan), config);
+  return planned.decision;
 }
 
 void take_plan(const TrainingFlags& flags, const std::string& path, train::TrainConfig& config) {
@@ -64,7 +64,6 @@ void take_plan(const TrainingFlags& flags, const std::string& path, train::Train
   } catch (const Error& error) {
     fail(path, ": ", error.what());
   }
-  config.budget_bytes = plan.budget_bytes;
   train::take(std::move(plan), config);
 }
 

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "cli/training_flags.h"
-#include "snug/plan/cost.h"
 #include "snug/plan/hardware.h"
 #include "snug/plan/planner.h"
 #include "snug/trace/ledger.h"
-#include "snug/train/verify.h"
+#include "snug/session/plan_step.h"
+#include "snug/session/verify.h"
 
 namespace snug::cli {
 
@@ -33,11 +33,10 @@ plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware&
 // Puts a plan from a file into the configuration. Throws Error unless it is for this very step.
 void take_plan(const TrainingFlags& flags, const std::string& path, train::TrainConfig& config);
 
-// The step to plan for: sequences as long as --max-tokens allows.
+// What is planned for: sequences as long as --max-tokens allows.
 train::TrainConfig largest_step(const TrainingFlags& flags, const train::TrainConfig& config);
-
-plan::Planner planner_for(const TrainingFlags& flags, const train::TrainConfig& config,
-                          const plan::Hardware& hardware, const plan::MeasuredCosts* costs = nullptr);
+// Given by hand, the split stays as it is.
+Step step_for(const TrainingFlags& flags, const train::TrainConfig& config);
 
 // The ladder: the plain peak by category, each lever with what it saves and costs, what comes next.
 std::string ladder(const train::TrainConfig& config, const plan::Planner& planner,
@@ -47,7 +46,7 @@ std::string in_short(const plan::Decision& decision, const plan::Plan& plan);
 // What does not fit, by how much, and what would help.
 std::string does_not_fit(const train::TrainConfig& config, const plan::Planner& planner,
                          const plan::Decision& decision);
-std::string verified_text(const train::Verified& verified);
+std::string verified_text(const Verified& verified);
 std::string sweep_table(const plan::Planner& planner);
 
 // The fields that others rely on; `step` is the captured step under the plan.

@@ -9,7 +9,7 @@
 #include "snug/report/text.h"
 #include "snug/trace/category_json.h"
 #include "snug/train/estimate.h"
-#include "snug/train/predict.h"
+#include "snug/train/planning.h"
 #include "snug/train/progress.h"
 
 namespace snug::cli {
@@ -39,7 +39,7 @@ std::string lever_line(const plan::Lever& lever, const Planner& planner, const O
       lever.name == "micro_batch"   ? fmt::format("{} forwards of {}", split.accumulation, split.micro_batch)
       : lever.name == "head_chunks" ? fmt::format("logits in {} pieces", split.head_chunks)
       : lever.name == "offload"     ? fmt::format("{} wait on the host", format_bytes(taken.host_bytes))
-                                    : "values re-made in the backward";
+                                    : "values recomputed in the backward";
   return fmt::format("  {:<12} {:>14}  {:>+9.1f} %   {}\n", lever.name, "-" + format_bytes(lever.saved_bytes),
                      percent(lever.cost_seconds, planner.plain().step_seconds), what);
 }
@@ -135,16 +135,13 @@ std::string does_not_fit(const train::TrainConfig& config, const Planner& planne
       format_bytes(
           decision.taken.peak_bytes -
           std::min(decision.taken.peak_bytes, states.parameters + states.gradients + states.optimizer)));
-  if (states.optimizer > 0)
-    text += fmt::format("  optimizer states on the host: {} less (not built yet)\n",
-                        format_bytes(states.optimizer));
   if (planner.splits().front().micro_batch == planner.splits().back().micro_batch && config.batch_size > 1)
     text += "  a smaller --micro-batch, or none, so that the planner may split the batch\n";
   text += "  a shorter --seq-len, or more memory";
   return text;
 }
 
-std::string verified_text(const train::Verified& verified) {
+std::string verified_text(const Verified& verified) {
   const bool is_split = verified.micro_batches > 1;
   const std::string plain =
       is_split ? fmt::format("a plain step in the same {} micro-batches", verified.micro_batches)

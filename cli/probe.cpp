@@ -15,9 +15,9 @@
 #include "snug/base/output_file.h"
 #include "snug/models/config.h"
 #include "snug/models/presets.h"
-#include "snug/session/hardware_of.h"
-#include "snug/session/probe.h"
-#include "snug/train/probe_operators.h"
+#include "snug/machine/hardware_of.h"
+#include "snug/machine/probe.h"
+#include "snug/train/planning.h"
 
 namespace snug::cli {
 namespace {
@@ -49,20 +49,21 @@ void check_writable(const fs::path& path) {
 
 fs::path place(const Flags& flags, c10::Device device) {
   if (!flags.out.empty()) return flags.out;
-  const fs::path file = session::probe_file(device.type());
+  const fs::path file = machine::probe_file(device.type());
   check(!file.empty(), "neither XDG_CACHE_HOME nor HOME says where to keep it: give --out FILE");
   fs::create_directories(file.parent_path());
   return file;
 }
 
-session::ProbeOptions at_shapes_of(const models::ModelConfig& model) {
+machine::ProbeOptions at_shapes_of(const models::ModelConfig& model) {
   return {.layers = model.num_layers,
           .hidden = model.hidden_size,
           .intermediate = model.intermediate_size,
           .vocabulary = model.vocab_size,
           .heads = model.num_heads,
           .kv_heads = model.num_kv_heads,
-          .head_dim = model.head_dim};
+          .head_dim = model.head_dim,
+          .most_positions = model.max_positions};
 }
 
 std::string line(std::string text) {
@@ -105,15 +106,14 @@ std::string table(const plan::Hardware& hardware, const std::string& model) {
 
 void run(const Flags& flags) {
   const c10::Device device = parse_device(flags.device, /*must_exist=*/true);
-  session::ProbeOptions options = at_shapes_of(models::load_config(flags.model));
+  machine::ProbeOptions options = at_shapes_of(models::load_config(flags.model));
   const fs::path file = place(flags, device);
   check_writable(file);
   options.device = device;
   if (!flags.no_disk) options.disk_folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
   options.say = [](const std::string& what) { std::fputs(("probe: " + what + "\n").c_str(), stderr); };
-  plan::Hardware hardware = session::probe(options);
-  if (device.is_cuda())
-    hardware.operators = train::probe_operators(models::load_config(flags.model), device, options.say);
+  if (device.is_cuda()) options.steps = train::probe_steps(models::load_config(flags.model), device);
+  const plan::Hardware hardware = machine::probe(options);
   plan::save_hardware(hardware, file);
   if (flags.json) return print_json(plan::to_json(hardware));
   print(table(hardware, flags.model));

@@ -15,7 +15,7 @@ using train::TrainResult;
 namespace {
 
 std::string mode(const TrainConfig& config) {
-  return config.plan ? "planned" : std::string(name(config.recompute));
+  return config.plan ? "planned" : std::string(train::name(config.recompute));
 }
 
 std::uint64_t forwards(const TrainConfig& config, const TrainResult& result) {

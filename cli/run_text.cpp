@@ -20,7 +20,7 @@ using train::TrainResult;
 namespace {
 
 bool within_budget(const TrainConfig& config, const TrainResult& result) {
-  return !config.budget_bytes || result.budget_use_bytes(config.device) <= *config.budget_bytes;
+  return !config.budget_bytes || result.measured.budget_use <= *config.budget_bytes;
 }
 
 template <class Number>
@@ -69,7 +69,7 @@ std::string summary(const TrainConfig& config, const TrainResult& result, const 
     text += recompute_text(config, result);
   }
   if (config.budget_bytes && result.first_loss) {
-    const std::uint64_t used = result.budget_use_bytes(config.device);
+    const std::uint64_t used = result.measured.budget_use;
     text += fmt::format("budget    {:>12}  {}: {:.1f} % used\n", format_bytes(*config.budget_bytes),
                         within_budget(config, result) ? "held" : "NOT HELD",
                         100 * static_cast<double>(used) / static_cast<double>(*config.budget_bytes));
@@ -77,7 +77,7 @@ std::string summary(const TrainConfig& config, const TrainResult& result, const 
   if (config.plan && result.first_loss) {
     text += fmt::format("planned   {:>12}  {:.2f} % from what was measured\n",
                         format_bytes(config.plan->predicted.peak_bytes),
-                        100 * (static_cast<double>(result.budget_use_bytes(config.device)) /
+                        100 * (static_cast<double>(result.measured.budget_use) /
                                    static_cast<double>(config.plan->predicted.peak_bytes) -
                                1));
   }

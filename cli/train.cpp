@@ -18,6 +18,7 @@
 #include "snug/base/bytes.h"
 #include "snug/io/training_state.h"
 #include "snug/plan/plan.h"
+#include "snug/train/planning.h"
 #include "snug/train/progress.h"
 #include "snug/train/trainer.h"
 
@@ -34,7 +35,7 @@ constexpr auto kExamples = R"(Examples:
   snug train --data book.txt --steps 200 --lr 3e-3 --warmup 20 --schedule cosine
       Learn from plain text, its bytes as tokens.
   snug train --data book.txt --budget 150MiB --json > result.json
-      In 150 MiB: the batch is split and values are re-made as far as it takes, and the budget holds. Exit status 1
+      In 150 MiB: the batch is split and values are recomputed as far as it takes, and the budget holds. Exit status 1
       and what would help if nothing fits.
   snug train --data book.txt --out-dir runs/book --steps 500 --save-every 100 --resume
       Go on where a run was stopped, or killed, within the budget that it had: the steps that follow are the same,
@@ -119,9 +120,9 @@ std::string decide(const Flags& given, const Flags& flags, TrainConfig& config) 
 
 // Before anything is written.
 void verify_first(const TrainConfig& config, std::FILE* text_to) {
-  check(config.plan || config.recompute != train::Recompute::None || config.offload,
+  check(config.plan || config.recompute != Recompute::None || config.offload,
         "--verify compares a plan with the plain step: give --budget, --plan, --recompute or --offload");
-  const train::Verified verified = train::verify(config);
+  const Verified verified = train::verify(config);
   if (!verified.equal()) throw AnswerIsNo(verified_text(verified));
   print("verified  " + verified_text(verified) + "\n", text_to);
 }
@@ -154,12 +155,11 @@ void run(const Flags& given) {
       config, {.out_dir = out_dir,
                .trace = flags.resume ? fs::path() : out_dir / "trace",
                .on_prediction =
-                   [&](const train::Prediction& predicted) {
+                   [&](const Prediction& predicted) {
                      print(heading(config, weights_of(config, flags), out_dir) + plan_text +
                                prediction(config, predicted.peak),
                            text_to);
-                     warn_if_above_budget(
-                         config, config.device.is_cuda() ? predicted.process_bytes() : predicted.peak.total);
+                     warn_if_above_budget(config, predicted.budget_use());
                    },
                .on_step = [&](const train::StepMetrics& metrics) { progress.show(metrics); },
                .on_trouble = [](const std::string& text) { print("snug: warning: " + text + "\n", stderr); },
@@ -182,7 +182,8 @@ void add_train(CLI::App& snug) {
   auto flags = std::make_shared<Flags>();
   add_training_flags(verb, flags->training);
   add_choice(verb, "--budget", "SIZE", flags->budget, parse_budget,
-             "The most memory to use: 12GiB, 800MiB. A plan is made for it; default: any, nothing re-made");
+             "The most memory to use: 12GiB, 800MiB. snug plans the step to fit it; default: no limit, "
+             "nothing recomputed");
   add_max_tokens(verb, flags->training);
   add_text(verb, "--plan", "FILE", flags->plan, "Run a plan that 'snug plan --out' wrote");
   add_text(verb, "--hardware", "NAME|FILE", flags->hardware,

@@ -153,7 +153,7 @@ void add_data_flags(CLI::App& verb, TrainingFlags& flags) {
   add_count(verb, "--shuffle", flags.shuffle, "Seed of a shuffled order; default: in file order", 0);
   add_count(verb, "--seed", flags.seed, "Of weights and synthetic data; default 0", 0);
   add_choice(verb, "--recompute", "none|cheap|block", flags.recompute, train::parse_recompute,
-             "What the backward re-makes: nothing, all but matrix products and attention, or whole blocks; "
+             "What the backward recomputes: nothing, all but matrix products and attention, or whole blocks; "
              "default none");
   add_choice(verb, "--offload", "SIZE|P%|all", flags.offload, train::parse_offload,
              "How much of what that leaves kept is on the host between forward and backward; default none");
@@ -182,7 +182,7 @@ train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_
   config.shuffle_seed = flags.shuffle;
   config.device = parse_device(flags.device, device_must_exist);
   config.precision = flags.precision.value_or(default_precision(config.device));
-  config.recompute = flags.recompute.value_or(train::Recompute::None);
+  config.recompute = flags.recompute.value_or(Recompute::None);
   config.offload = flags.offload;
   config.host_budget_bytes = flags.host_budget;
   config.model_name = flags.model;

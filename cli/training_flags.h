@@ -19,8 +19,8 @@ struct TrainingFlags {
   std::int64_t batch_size = 8;
   std::optional<std::int64_t> micro_batch, accumulation, seq_len, max_tokens;
   std::optional<train::Precision> precision;
-  std::optional<train::Recompute> recompute;
-  std::optional<tape::OffloadLimit> offload;
+  std::optional<Recompute> recompute;
+  std::optional<OffloadLimit> offload;
   std::optional<std::uint64_t> host_budget;
   train::OptimizerKind optimizer = train::OptimizerKind::AdamW;
   std::optional<optim::Master> master;

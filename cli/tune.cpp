@@ -14,7 +14,7 @@
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/plan/hardware.h"
-#include "snug/train/predict.h"
+#include "snug/train/planning.h"
 #include "snug/train/trainer.h"
 
 namespace snug::cli {
@@ -24,7 +24,7 @@ constexpr auto kExamples = R"(Examples:
   snug tune --batch-size 32 --budget 300MiB
       The most sequences per forward that 300 MiB hold; the batch stays 32, by accumulation.
   snug tune --model llama-1.3b --batch-size 64 --seq-len 4096 --budget 80GiB --recompute cheap
-      The same with cheap values re-made.)";
+      The same with cheap values recomputed.)";
 
 struct Flags {
   TrainingFlags training{.steps = 1};
@@ -38,8 +38,9 @@ std::uint64_t take_largest(train::TrainConfig& config, const plan::Hardware& har
   for (std::int64_t micro = config.batch_size; micro >= 1; --micro) {
     if (config.batch_size % micro != 0) continue;
     config.micro_batch = micro;
-    const train::Prediction step = train::predict(config, {.device_bytes = hardware.memory_bytes});
-    predicted = config.device.is_cuda() ? hardware.outside_bytes + step.needed_cap_bytes : step.peak.total;
+    const Prediction step = train::predict(
+        config, {.device_bytes = hardware.memory_bytes, .outside_bytes = hardware.outside_bytes});
+    predicted = step.least_budget();
     if (predicted <= budget) return predicted;
   }
   throw AnswerIsNo(
@@ -58,7 +59,7 @@ void run(const Flags& flags) {
   config.budget_bytes = flags.budget;
   config.steps = 1;
   const train::TrainResult result = train::train(config);  // the proof
-  const std::uint64_t measured = result.budget_use_bytes(config.device);
+  const std::uint64_t measured = result.measured.budget_use;
   if (flags.json) {
     print_json({{"micro_batch", config.micro_batch},
                 {"accumulation", config.accumulation()},

@@ -12,7 +12,7 @@
 #include "cli/verbs.h"
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
-#include "snug/train/verify.h"
+#include "snug/train/planning.h"
 
 namespace snug::cli {
 namespace {
@@ -42,7 +42,7 @@ void run(const Flags& flags) {
   if (flags.budget)
     plan_for_budget(flags.training, choose_hardware("", config.device).hardware, *flags.budget, config);
   if (!flags.plan.empty()) take_plan(flags.training, flags.plan, config);
-  const train::Verified verified = train::verify(config);
+  const Verified verified = train::verify(config);
   if (flags.json)
     print_json({{"equal", verified.equal()},
                 {"values", verified.values},

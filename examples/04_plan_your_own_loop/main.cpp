@@ -9,6 +9,8 @@
 #include <torch/optim/adamw.h>
 
 #include <cstdio>
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "snug/base/bytes.h"
@@ -47,31 +49,33 @@ void step(Net& net, torch::optim::AdamW& optimizer, const at::Tensor& batch) {
 }
 
 // On Meta nothing is computed and nothing allocated: this only shows snug what a step does.
-void two_steps_on_meta(snug::memory::Tracker&) {
-  Net net = snug::capture::on_meta([] { return Net(); });
-  torch::optim::AdamW optimizer(net->parameters());
-  const at::Tensor batch = at::empty({4096, 128}, c10::kMeta);
-  for (int i = 0; i < 2; ++i) step(net, optimizer, batch);
+snug::Step step_on_meta() {
+  return {.on_meta = [](const snug::Account&, const snug::plan::Split&) -> std::function<void()> {
+    Net net = snug::capture::on_meta([] { return Net(); });
+    auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters());
+    return [=]() mutable { step(net, *optimizer, at::empty({4096, 128}, c10::kMeta)); };
+  }};
 }
 
 int main() {
-  const snug::PlannedStep plain = snug::plan_step(two_steps_on_meta, {.budget_bytes = 8ull << 30});
-  const std::uint64_t budget = plain.plan.plain.peak_bytes / 2;
-  const snug::PlannedStep planned = snug::plan_step(two_steps_on_meta, {.budget_bytes = budget});
+  const std::uint64_t plain =
+      snug::plan_step(step_on_meta(), {.budget_bytes = 8ull << 30}).plan.plain.peak_bytes;
+  const std::uint64_t budget = plain / 2;
+  const snug::PlannedStep planned = snug::plan_step(step_on_meta(), {.budget_bytes = budget});
 
   Net net;
   torch::optim::AdamW optimizer(net->parameters());
-  snug::Session session(net->parameters(), planned.plan);
+  snug::Session session(net->parameters(), {.plan = planned.plan});
   for (int i = 0; i < 5; ++i) {
     at::manual_seed(i);
     step(net, optimizer, at::randn({4096, 128}));
     session.end_step();
   }
 
+  const std::uint64_t measured = session.measured().budget_use;
   std::printf("plain %s, budget %s, planned %s, measured %s, %.2fx the time predicted\n",
-              snug::format_bytes(planned.plan.plain.peak_bytes).c_str(), snug::format_bytes(budget).c_str(),
-              snug::format_bytes(session.predicted_bytes()).c_str(),
-              snug::format_bytes(session.peak_bytes()).c_str(),
+              snug::format_bytes(plain).c_str(), snug::format_bytes(budget).c_str(),
+              snug::format_bytes(session.predicted_bytes()).c_str(), snug::format_bytes(measured).c_str(),
               planned.plan.predicted.step_seconds / planned.plan.plain.step_seconds);
-  return session.peak_bytes() <= budget && session.is_as_planned() && !session.was_planned_again() ? 0 : 1;
+  return measured <= budget && session.is_as_planned() && session.plans_made() == 0 ? 0 : 1;
 }

@@ -13,7 +13,7 @@ namespace snug::plan {
 
 namespace {
 
-constexpr std::int64_t kVersion = 2;
+constexpr std::int64_t kVersion = 3;
 
 constexpr std::string_view kInputWord = "input ";
 
@@ -128,6 +128,7 @@ Json to_json(const std::vector<RegionPlan>& regions) {
   for (const RegionPlan& region : regions) {
     const auto same = std::ranges::find_if(first, [&](const RegionPlan* other) {
       return other->structure == region.structure && other->bytes == region.bytes &&
+             other->first_bytes == region.first_bytes && other->operations == region.operations &&
              other->recompute == region.recompute && other->offload == region.offload;
     });
     if (same != first.end()) {
@@ -138,21 +139,33 @@ Json to_json(const std::vector<RegionPlan>& regions) {
     groups.push_back({{"regions", Json::array({region.region})},
                       {"structure", fmt::format("{:016x}", region.structure)},
                       {"bytes", region.bytes},
+                      {"first_bytes", region.first_bytes},
+                      {"operations", region.operations},
                       {"recompute", texts(region.recompute)},
                       {"offload", texts(region.offload)}});
   }
   return groups;
 }
 
+std::vector<std::string> names(const JsonReader& reader, const std::string& key, const std::string& where) {
+  std::vector<std::string> names;
+  for (const Json& name : array(reader, key, where)) {
+    check(name.is_string(), where, ": \"", key, "\" must list names, got ", name.dump());
+    names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
 void regions_from_json(Json object, const std::string& where, std::vector<RegionPlan>& regions) {
   const JsonReader reader(std::move(object), where);
   RegionPlan region{.structure = parse_structure(reader.required<std::string>("structure"), where),
                     .bytes = bytes(reader, "bytes", where),
+                    .first_bytes = bytes(reader, "first_bytes", where),
                     .recompute = values(array(reader, "recompute", where), "recompute", where),
                     .offload = values(array(reader, "offload", where), "offload", where)};
-  for (const Json& name : array(reader, "regions", where)) {
-    check(name.is_string(), where, ": \"regions\" must list names, got ", name.dump());
-    region.region = name.get<std::string>();
+  region.operations = names(reader, "operations", where);
+  for (std::string& name : names(reader, "regions", where)) {
+    region.region = std::move(name);
     check(std::ranges::find(regions, region.region, &RegionPlan::region) == regions.end(), where,
           ": region \"", region.region, "\" is planned twice");
     regions.push_back(region);
@@ -177,8 +190,8 @@ Json to_json(const Plan& plan) {
           {"micro_batch", plan.micro_batch},
           {"accumulation", plan.accumulation},
           {"head_chunks", plan.head_chunks},
-          {"plain", to_json(plan.plain, /*with_host=*/false)},
-          {"predicted", to_json(plan.predicted, /*with_host=*/true)},
+          {"plain", to_json(plan.plain, /*is_chosen=*/false)},
+          {"predicted", to_json(plan.predicted, /*is_chosen=*/true)},
           {"bound_seconds", plan.bound_seconds},
           {"levers", to_json(plan.levers)},
           {"fates", to_json(plan.regions)}};
@@ -220,8 +233,7 @@ void save_plan(const Plan& plan, const std::filesystem::path& path) {
 std::uint64_t made_bytes(const trace::RegionTape& tape) {
   std::uint64_t bytes = 0;
   for (const trace::TapeValue& value : tape.values)
-    if (value.operation != trace::TapeValue::kOutside && value.fate != trace::Fate::Recompute)
-      bytes += value.bytes;
+    if (value.operation != trace::TapeValue::kOutside) bytes += value.bytes;
   return bytes;
 }
 
@@ -241,9 +253,9 @@ void check_matches(const RegionPlan& plan, const trace::RegionTape& tape) {
           text(value), " of region \"", plan.region, "\", which has no such value");
   };
   for (const ValueName& value : plan.recompute) {
-    check_is_there("re-makes", value);
+    check_is_there("recomputes", value);
     check(value.operation == ValueName::kInput || tape.operations[value.operation].replayable,
-          "the plan re-makes value ", text(value), " of region \"", plan.region, "\", which must be kept");
+          "the plan recomputes value ", text(value), " of region \"", plan.region, "\", which must be kept");
   }
   for (const ValueName& value : plan.offload) check_is_there("offloads", value);
 }

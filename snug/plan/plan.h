@@ -27,8 +27,10 @@ struct ValueName {
 
 struct RegionPlan {
   std::string region;
-  std::uint64_t structure = 0;  // trace::RegionTape::structure_hash()
-  std::uint64_t bytes = 0;      // of all that the region makes: more was not planned for
+  std::uint64_t structure = 0;    // trace::RegionTape::structure_hash()
+  std::uint64_t bytes = 0;        // of all that the region makes: more was not planned for
+  std::uint64_t first_bytes = 0;  // of the first of it: a call that begins with more is larger; 0: not known
+  std::vector<std::string> operations;  // by their numbers; empty: not known
   std::vector<ValueName> recompute;
   std::vector<ValueName> offload;
 
@@ -74,8 +76,7 @@ SNUG_API Plan plan_from_json(Json object, const std::string& where);
 SNUG_API Plan load_plan(const std::filesystem::path& path);
 SNUG_API void save_plan(const Plan& plan, const std::filesystem::path& path);
 
-// Of all values that have a fate: neither what came into the region, nor what empty() made.
-// Of a tape that was recorded with everything to be kept.
+// Of all that is made in the region, whatever its fate.
 SNUG_API std::uint64_t made_bytes(const trace::RegionTape& tape);
 
 // Throws Error that says which region of the plan is not this one, or which value it does not have.

@@ -39,12 +39,23 @@ std::uint64_t below(std::uint64_t a, std::uint64_t b) {
   return a > b ? a - b : 0;
 }
 
+// Of the first value that has a fate: none has what empty() made.
+std::uint64_t first_made_bytes(const trace::RegionTape& tape) {
+  const auto first = std::ranges::find_if(tape.values, [](const trace::TapeValue& value) {
+    return value.operation != trace::TapeValue::kOutside && value.fate != Fate::Recompute;
+  });
+  return first == tape.values.end() ? 0 : first->bytes;
+}
+
 RegionPlan region_plan(const StepModel::Region& region, const Sketch& sketch,
                        const std::vector<Fate>& fates) {
   const trace::RegionTape& tape = sketch.calls[region.calls[0]].tape;
   RegionPlan plan{.region = region.name, .structure = tape.structure_hash()};
-  for (const std::size_t call : region.calls)  // passes may differ in length
+  for (const std::size_t call : region.calls) {  // passes may differ in length
     plan.bytes = std::max(plan.bytes, made_bytes(sketch.calls[call].tape));
+    plan.first_bytes = std::max(plan.first_bytes, first_made_bytes(sketch.calls[call].tape));
+  }
+  for (const trace::TapeOperation& operation : tape.operations) plan.operations.push_back(operation.name);
   for (std::size_t i = 0; i < fates.size(); ++i) {
     const trace::TapeValue& value = tape.values[i];
     const bool is_input = value.operation == trace::TapeValue::kOutside;

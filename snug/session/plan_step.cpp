@@ -1,37 +1,124 @@
 #include "snug/session/plan_step.h"
 
-#include <ATen/Parallel.h>
-#include <torch/version.h>
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
 
-#include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/capture/sketch.h"
 #include "snug/hooks/meta_target.h"
-#include "snug/plan/cost.h"
+#include "snug/machine/hardware_of.h"
+#include "snug/session/predict.h"
 
 namespace snug {
 
-PlannedStep plan_step(const std::function<void(memory::Tracker&)>& step, const PlanOptions& options) {
-  const bool is_gpu = options.hardware.is_gpu;
-  hooks::MetaTargetScope target(is_gpu ? c10::kCUDA : c10::kCPU);
-  auto model = std::make_shared<const plan::StepModel>(capture::sketch(
-                                                           [&](memory::Tracker& tracker) {
-                                                             target.take_workspaces();
-                                                             step(tracker);
-                                                           },
-                                                           /*workspaces=*/!is_gpu),
-                                                       /*passes=*/1, plan::MeasuredCosts(options.hardware),
-                                                       plan::links_of(options.hardware));
-  auto planner = std::make_shared<const plan::Planner>(std::vector<plan::Split>{{.model = std::move(model)}},
-                                                       plan::overhead_of(options.hardware));
-  const plan::Decision decision = planner->decide(options.budget_bytes);
-  check(decision.fits, "the step does not fit ", format_bytes(options.budget_bytes),
-        ": the leanest plan needs ", format_bytes(decision.taken.peak_bytes), ", ",
-        format_bytes(decision.missing_bytes), " more");
-  const Json about = {{"torch", TORCH_VERSION},
-                      {"device", is_gpu ? "cuda" : "cpu"},
-                      {"threads", is_gpu ? 0 : at::get_num_threads()}};
-  return {planner->write_down(decision, about), planner};
+namespace {
+
+plan::Hardware hardware_for(const Step& step, const PlanOptions& options) {
+  return options.hardware ? *options.hardware : machine::hardware_here(step.device).hardware;
+}
+
+// Key by key, so that the first difference can be named.
+void check_same(const Json& planned, const Json& here, const std::string& within) {
+  for (const auto& [key, value] : planned.items())
+    check(here.contains(key), "the plan says for which \"", within, key,
+          "\" it is, which is no property of a step");
+  for (const auto& [key, value] : here.items()) {
+    if (within.empty() && key == "model") continue;  // a name; what counts is the architecture
+    check(planned.contains(key), "the plan does not say which step it is for: \"", within, key,
+          "\" is missing");
+    if (value.is_object() && planned[key].is_object()) {
+      check_same(planned[key], value, within + key + ".");
+      continue;
+    }
+    check(planned[key] == value, "the plan is for another step: ", within, key, " ", planned[key].dump(),
+          ", here ", value.dump());
+  }
+}
+
+double share_beside(std::uint64_t tensors, std::uint64_t held) {
+  return static_cast<double>(held) / static_cast<double>(tensors) - 1;
+}
+
+plan::Decision decide(plan::Planner& planner, const Step& step, const plan::Hardware& hardware,
+                      std::uint64_t budget_bytes) {
+  if (!step.device.is_cuda()) return planner.decide(budget_bytes);
+  const PredictOptions on_device{.device_bytes = hardware.memory_bytes};
+  plan::Overhead overhead = planner.overhead();
+  // The plain step has gaps of its own, whatever is chosen instead of it.
+  const plan::Split& plain = planner.splits().front();
+  overhead.share = share_beside(plain.model->peak_bytes(plain.model->all_kept()),
+                                predict(step, plain, {}, on_device).reserved_bytes);
+  planner.set_plain_overhead(overhead);
+  overhead.share = 0;
+  while (true) {
+    planner.set_overhead(overhead);
+    const plan::Decision decision = planner.decide(budget_bytes);
+    const Prediction needed = predict(step, planner.split(decision.taken),
+                                      {.plan = planner.write_down(decision, Json::object())}, on_device);
+    const std::uint64_t held = std::max(needed.needed_cap_bytes, needed.reserved_bytes);
+    overhead.share = share_beside(decision.taken.tensor_bytes, held);
+    const std::uint64_t outside = overhead.outside_with(decision.taken.host_bytes);
+    if (decision.fits && outside + held > budget_bytes) continue;
+    overhead.share = share_beside(decision.taken.tensor_bytes, needed.reserved_bytes);
+    planner.set_overhead(overhead);
+    return planner.about(decision.taken, budget_bytes);
+  }
+}
+
+}  // namespace
+
+trace::Sketch sketch_step(const Step& step, const plan::Split& split) {
+  check(static_cast<bool>(step.on_meta), "a step is planned by running it on Meta: it says not how");
+  hooks::MetaTargetScope target(step.device.type());
+  return capture::sketch(
+      [&](memory::Tracker& tracker) {
+        target.take_workspaces();
+        const auto run = step.on_meta(Account(tracker), split);
+        const std::uint64_t before = tracker.live_bytes();
+        run();
+        if (tracker.live_bytes() > before) run();  // the first one made an optimizer's states
+      },
+      /*workspaces=*/step.device.is_cpu());
+}
+
+std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions& options) {
+  const plan::Hardware hardware = hardware_for(step, options);
+  const plan::MeasuredCosts costs = options.costs ? *options.costs : plan::MeasuredCosts(hardware);
+  plan::Links links = plan::links_of(hardware);
+  links.host_bytes = options.host_budget_bytes.value_or(links.host_bytes);
+  std::vector<plan::Split> splits = step.splits;
+  if (splits.empty()) splits.push_back(plain_split(step));
+  for (plan::Split& split : splits)
+    split.model = std::make_shared<const plan::StepModel>(
+        sketch_step(step, split), static_cast<double>(split.accumulation), std::cref(costs), links);
+  plan::Overhead overhead = plan::overhead_of(hardware);
+  if (step.scratch_share > 0) overhead.share = step.scratch_share;
+  return std::make_shared<plan::Planner>(std::move(splits), overhead);
+}
+
+PlannedStep plan_step(const Step& step, const PlanOptions& options, std::shared_ptr<plan::Planner> planner) {
+  if (!planner) planner = make_planner(step, options);
+  plan::Decision decision = decide(*planner, step, hardware_for(step, options), options.budget_bytes);
+  plan::Plan plan = planner->write_down(decision, identity_of(step));
+  return {std::move(plan), std::move(decision), std::move(planner)};
+}
+
+void check_plan(const plan::Plan& plan, const Step& step) {
+  check_same(plan.step, identity_of(step), "");
+  const plan::Split split{plan.micro_batch, plan.accumulation, plan.head_chunks};
+  const trace::Sketch sketch = sketch_step(step, split);
+  for (const auto& call : sketch.calls) {
+    const auto region = std::ranges::find(plan.regions, call.tape.region, &plan::RegionPlan::region);
+    check(region != plan.regions.end(), "the plan is for another model: it has no region \"",
+          call.tape.region, "\"");
+    plan::check_matches(*region, call.tape);
+  }
+  for (const plan::RegionPlan& region : plan.regions)
+    check(std::ranges::any_of(sketch.calls,
+                              [&](const auto& call) { return call.tape.region == region.region; }),
+          "the plan is for another model: this one has no region \"", region.region, "\"");
 }
 
 }  // namespace snug

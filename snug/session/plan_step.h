@@ -1,40 +1,52 @@
-// A plan for anyone's step: run it once on Meta, where it costs nothing, and say how much memory there is.
+// A plan for anyone's step: say how to run it on Meta, where it costs nothing, and how much memory there is.
 //
-//   PlannedStep planned = snug::plan_step([&](memory::Tracker&) {
-//     auto net = capture::on_meta([] { return Net(); });
-//     torch::optim::AdamW optimizer(net->parameters());
-//     for (int i = 0; i < 2; ++i) {                       // the second step has the optimizer's states
-//       net->loss(at::empty({32, 64}, c10::kMeta)).backward();
-//       optimizer.step();
-//       optimizer.zero_grad();
-//     }
-//   }, {.budget_bytes = 300_MiB});
-//
-// The forward names its parts with snug::region(); what lies outside of them is left as it is.
+//   PlannedStep planned = snug::plan_step(step, {.budget_bytes = 12_GiB});
+//   if (!planned.decision.fits) ...                     // by planned.decision.missing_bytes
+//   snug::Session session(net->parameters(), {.plan = planned.plan});
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <optional>
 
 #include "snug/base/export.h"
-#include "snug/memory/tracker.h"
+#include "snug/plan/cost.h"
 #include "snug/plan/hardware.h"
 #include "snug/plan/planner.h"
+#include "snug/session/step.h"
 
 namespace snug {
 
 struct PlanOptions {
   std::uint64_t budget_bytes = 0;
-  plan::Hardware hardware = plan::preset("cpu");
+  std::optional<std::uint64_t> host_budget_bytes;  // default: four fifths of the host's memory
+  std::optional<plan::Hardware> hardware;      // default: as last probed, or the preset of the step's device
+  const plan::MeasuredCosts* costs = nullptr;  // instead of the hardware's rates
 };
 
 struct PlannedStep {
   plan::Plan plan;
-  std::shared_ptr<const plan::Planner> planner;  // for other budgets
+  plan::Decision decision;
+  std::shared_ptr<plan::Planner> planner;  // for other budgets
 };
 
-// Throws Error, which says how many bytes are missing, if nothing fits.
-SNUG_API PlannedStep plan_step(const std::function<void(memory::Tracker&)>& step, const PlanOptions& options);
+// Sketches the step at each of its splits and searches; all budgets are answered from it.
+SNUG_API std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions& options);
+
+// Note [Fitted to the allocator]
+// What torch's CUDA allocator holds beside tensors depends on the order in which they come and go. So the
+// plan is run on Meta through a model of that allocator; if under the budget's cap it would have to empty its
+// cache, the planner's overhead rises to what was found, and it decides again. On the CPU, planner.decide().
+//
+// That nothing fits is an answer too: the plan is then the leanest there is. `planner`: one that
+// make_planner() made for the same step and options.
+SNUG_API PlannedStep plan_step(const Step& step, const PlanOptions& options,
+                               std::shared_ptr<plan::Planner> planner = nullptr);
+
+// Throws Error, with the first difference, unless the plan is for this step, region by region.
+SNUG_API void check_plan(const plan::Plan& plan, const Step& step);
+
+// A step on Meta in which nothing is kept.
+SNUG_API trace::Sketch sketch_step(const Step& step, const plan::Split& split);
 
 }  // namespace snug

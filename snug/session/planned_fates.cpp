@@ -1,10 +1,9 @@
 #include "snug/session/planned_fates.h"
 
 #include <map>
-#include <memory>
 #include <optional>
-#include <string>
 #include <utility>
+#include <vector>
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
@@ -14,81 +13,109 @@ namespace snug::session {
 namespace {
 
 using trace::Fate;
-
-struct Planned {
-  Fate fate;
-  std::string name;
-};
-
 using Name = std::pair<std::uint32_t, std::uint32_t>;  // operation and output
 
 struct Region {
-  std::map<Name, Planned> listed;
-  std::uint64_t planned_bytes = 0;
+  plan::RegionPlan planned;
+  std::map<Name, std::pair<Fate, std::string>> listed;  // with the operation's name
+  std::optional<bool> ran;  // to its end, in this step; none if nobody says when one begins
   // Of this call:
   std::optional<Name> first;
   Name last;
   std::uint64_t bytes = 0;  // made so far
-  bool is_other = false;    // it runs operations that the plan does not have, or makes more
+  bool is_other = false;    // from here on
 
   // Tensors of a list that is written in place share one name, so the same name again begins another call
   // only where a call begins with it.
-  void begin_if_another(const Name& here) {
-    if (!first || here < last || (here == last && here == *first)) {
-      first = here;
-      bytes = 0;
-      is_other = false;
-    }
-    last = here;
+  bool begins(const Name& here) const { return !first || here < last || (here == last && here == *first); }
+  // One that threw is no pass.
+  void end_last_call() {
+    if (ran && first && last.first + 1 >= planned.operations.size()) ran = true;
   }
 };
-
-struct Regions {
-  std::map<std::string, Region, std::less<>> by_name;
-  std::function<void(const std::string&)> too_much;
-};
-
-Fate fate(Regions& regions, const tape::ValueInfo& value) {
-  const auto found = regions.by_name.find(value.outermost);
-  if (found == regions.by_name.end()) return Fate::Recompute;
-  Region& region = found->second;
-  const Name here(value.ordinal, value.output);
-  const auto listed = region.listed.find(here);
-  if (value.ordinal == tape::ValueInfo::kInput)
-    return listed == region.listed.end() ? Fate::Keep : listed->second.fate;
-  region.begin_if_another(here);
-  const bool was_too_much = region.bytes > region.planned_bytes;
-  region.bytes += value.bytes;
-  if (region.bytes > region.planned_bytes && !was_too_much) {
-    const std::string text =
-        concat("region \"", value.outermost, "\" makes more than the ", format_bytes(region.planned_bytes),
-               " that were planned for it: a larger batch or a longer sequence than the plan's; plan for the "
-               "largest");
-    region.is_other = true;
-    check(static_cast<bool>(regions.too_much), text);
-    regions.too_much(text);
-  }
-  if (listed != region.listed.end() && listed->second.name != value.operation) region.is_other = true;
-  if (region.is_other) return Fate::Recompute;
-  return listed == region.listed.end() ? Fate::Keep : listed->second.fate;
-}
 
 }  // namespace
 
-tape::Fates planned_fates(const plan::Plan& plan, std::function<void(const std::string&)> too_much) {
-  auto regions = std::make_shared<Regions>();
-  regions->too_much = std::move(too_much);
+struct PlannedFates::State {
+  std::map<std::string, Region, std::less<>> regions;
+  bool is_one_pass = false;
+  Listener listener;
+
+  Fate fate(const tape::ValueInfo& value);
+  void count(Region& region, const tape::ValueInfo& value);
+  void differs(Region& region, Difference difference, const std::string& how);
+};
+
+void PlannedFates::State::differs(Region& region, Difference difference, const std::string& how) {
+  if (std::exchange(region.is_other, true)) return;
+  if (listener) listener(difference, concat("region \"", region.planned.region, "\" ", how));
+}
+
+void PlannedFates::State::count(Region& region, const tape::ValueInfo& value) {
+  const Name here(value.ordinal, value.output);
+  const plan::RegionPlan& planned = region.planned;
+  const bool begins = region.begins(here);
+  if (begins) {
+    region.end_last_call();
+    region.first = here;
+    region.bytes = 0;
+    region.is_other = false;
+    if (region.ran.value_or(false) && is_one_pass)
+      differs(region, Difference::Larger, "runs a second time in a step that was planned as one pass");
+  }
+  region.last = here;
+  region.bytes += value.bytes;
+  const bool begins_larger = begins && planned.first_bytes > 0 && value.bytes > planned.first_bytes;
+  if (begins_larger || region.bytes > planned.bytes)
+    differs(region, Difference::Larger,
+            concat("makes more than the ", format_bytes(planned.bytes),
+                   " that were planned for it: a larger batch or a longer sequence than the plan's"));
+  const auto listed = region.listed.find(here);
+  const std::string_view expected = value.ordinal < planned.operations.size()
+                                        ? std::string_view(planned.operations[value.ordinal])
+                                    : listed != region.listed.end() ? std::string_view(listed->second.second)
+                                                                    : std::string_view();
+  const bool is_beyond = !planned.operations.empty() && value.ordinal >= planned.operations.size();
+  if (is_beyond || (!expected.empty() && expected != value.operation))
+    differs(region, Difference::Other,
+            concat("runs ", value.operation, " where the plan has ", is_beyond ? "nothing more" : expected));
+}
+
+Fate PlannedFates::State::fate(const tape::ValueInfo& value) {
+  const auto found = regions.find(value.outermost);
+  if (found == regions.end()) return Fate::Recompute;
+  Region& region = found->second;
+  const bool is_input = value.ordinal == tape::ValueInfo::kInput;
+  if (!is_input) count(region, value);
+  if (!is_input && region.is_other) return Fate::Recompute;
+  const auto listed = region.listed.find(Name(value.ordinal, value.output));
+  return listed == region.listed.end() ? Fate::Keep : listed->second.first;
+}
+
+PlannedFates::PlannedFates(const plan::Plan& plan, Listener listener) : state_(std::make_shared<State>()) {
+  state_->listener = std::move(listener);
+  state_->is_one_pass = plan.accumulation == 1;
   for (const plan::RegionPlan& planned : plan.regions) {
-    Region& region = regions->by_name[planned.region];
-    region.planned_bytes = planned.bytes;
+    Region& region = state_->regions[planned.region];
+    region.planned = planned;
     const auto list = [&](const std::vector<plan::ValueName>& values, Fate fate) {
       for (const plan::ValueName& value : values)
-        region.listed.emplace(std::pair(value.operation, value.output), Planned{fate, value.name});
+        region.listed.emplace(Name(value.operation, value.output), std::pair(fate, value.name));
     };
     list(planned.recompute, Fate::Recompute);
     list(planned.offload, Fate::Offload);
   }
-  return tape::Fates([regions](const tape::ValueInfo& value) { return fate(*regions, value); });
+}
+
+tape::Fates PlannedFates::fates() const {
+  return tape::Fates([state = state_](const tape::ValueInfo& value) { return state->fate(value); });
+}
+
+void PlannedFates::begin_step() {
+  for (auto& [name, region] : state_->regions) {
+    region.ran = false;
+    region.first.reset();
+  }
 }
 
 }  // namespace snug::session

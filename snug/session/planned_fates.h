@@ -1,13 +1,15 @@
 // A plan's fates, for a tape::Recording.
 //
-//   tape::Recording recording(session::planned_fates(plan));
+//   PlannedFates planned(plan);
+//   tape::Recording recording(planned.fates());
 //
-// Regions that the plan does not have, and calls that run another operation where the plan names one, are
-// re-made. What it names nowhere is kept, but never more than the bytes that it knows its region to make: a
-// region that makes more is an Error that says so, or, if `too_much` is given, is re-made from there on.
+// Regions that the plan does not have, and calls that run another operation than it has, are recomputed from
+// there on; so is a call that begins with more bytes than planned, or makes more, and a second pass of a step
+// that was planned as one.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "snug/base/export.h"
@@ -16,8 +18,21 @@
 
 namespace snug::session {
 
-// `too_much` hears once per call of a region, inside it, what the Error would say.
-SNUG_API tape::Fates planned_fates(const plan::Plan& plan,
-                                   std::function<void(const std::string&)> too_much = {});
+class SNUG_API PlannedFates {
+ public:
+  enum class Difference { Larger, Other };
+  using Listener = std::function<void(Difference, const std::string&)>;
+
+  // The listener hears at most once per call of a region, inside it, what is not as planned.
+  explicit PlannedFates(const plan::Plan& plan, Listener listener = {});
+
+  tape::Fates fates() const;
+  // Passes are counted from here on.
+  void begin_step();
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
 
 }  // namespace snug::session

@@ -1,72 +1,34 @@
 #include "snug/session/session.h"
 
-#include <ATen/Parallel.h>
 #include <torch/version.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <list>
+#include <functional>
 #include <utility>
 #include <vector>
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/capture/sketcher.h"
+#include "snug/hooks/device.h"
+#include "snug/machine/hardware_of.h"
+#include "snug/machine/prepare.h"
 #include "snug/memory/device_budget.h"
 #include "snug/memory/process_memory.h"
 #include "snug/plan/cost.h"
 #include "snug/plan/planner.h"
-#include "snug/session/hardware_of.h"
+#include "snug/session/known_plans.h"
 #include "snug/session/planned_fates.h"
+#include "snug/session/torch_settings.h"
+#include "snug/session/trace_recorder.h"
 #include "snug/tape/recording.h"
 
 namespace snug {
 
 namespace {
 
-// Torch counts threads per thread. Sessions of one end in any order: the last that is left counts.
-class ThreadCount {
- public:
-  explicit ThreadCount(const plan::Plan& plan) {
-    const int before = at::get_num_threads();
-    if (wishes.empty()) usual = before;
-    const auto planned = plan.step.find("threads");
-    const bool is_planned =
-        planned != plan.step.end() && planned->is_number_integer() && planned->get<int>() > 0;
-    place_ = wishes.insert(wishes.end(), is_planned ? planned->get<int>() : before);
-    at::set_num_threads(*place_);
-  }
-  ~ThreadCount() {
-    wishes.erase(place_);
-    at::set_num_threads(wishes.empty() ? usual : wishes.back());
-  }
-  ThreadCount(const ThreadCount&) = delete;  // it is a stretch of time
-  ThreadCount& operator=(const ThreadCount&) = delete;
-
- private:
-  static thread_local std::list<int> wishes;
-  static thread_local int usual;
-  std::list<int>::iterator place_;
-};
-thread_local std::list<int> ThreadCount::wishes;
-thread_local int ThreadCount::usual = 0;
-
-// Of torch's CUDA allocator.
-class GrowingSegments {
- public:
-  explicit GrowingSegments(c10::Device device) : device_(device) {
-    if (device_.is_cuda()) grew_ = memory::let_cuda_segments_grow(true);
-  }
-  ~GrowingSegments() {
-    if (device_.is_cuda()) memory::let_cuda_segments_grow(grew_);
-  }
-  GrowingSegments(const GrowingSegments&) = delete;  // it is a stretch of time
-  GrowingSegments& operator=(const GrowingSegments&) = delete;
-
- private:
-  c10::Device device_;
-  bool grew_ = false;
-};
+using session::KnownPlan;
 
 // What it does not say is not checked: it was written by hand.
 void check_is_for(const plan::Plan& plan, c10::Device device) {
@@ -79,216 +41,417 @@ void check_is_for(const plan::Plan& plan, c10::Device device) {
   expect("torch", TORCH_VERSION);
 }
 
-// Null if nothing of the plan is offloaded: a new plan then uses the process's own.
-std::shared_ptr<host::Store> store_for(const plan::Plan& plan, c10::Device device) {
-  if (plan.predicted.host_bytes == 0) return nullptr;
-  return std::make_shared<host::Store>(device,
-                                       host::StoreOptions{.reserve_bytes = plan.predicted.host_bytes});
+int threads_of(const std::optional<plan::Plan>& plan) {
+  if (!plan) return 0;
+  const auto planned = plan->step.find("threads");
+  return planned != plan->step.end() && planned->is_number_integer() ? planned->get<int>() : 0;
 }
 
 void say_on_stderr(const std::string& text) {
   std::fprintf(stderr, "snug: %s\n", text.c_str());
 }
 
+SessionOptions completed(SessionOptions options) {
+  const std::optional<plan::Plan>& plan = options.plan;
+  options.device = hooks::with_index(options.device);
+  if (plan) check_is_for(*plan, options.device);
+  check(!plan || !options.by_hand, "a session follows a plan or what is chosen by hand, not both");
+  if (plan && plan->budget_bytes > 0 && !options.budget_bytes) options.budget_bytes = plan->budget_bytes;
+  if (!options.say) options.say = say_on_stderr;
+  const bool may_plan = plan || (options.budget_bytes && !options.by_hand);
+  if (!may_plan) options.hardware.reset();
+  if (may_plan && !options.hardware) options.hardware = machine::hardware_here(options.device).hardware;
+  machine::prepare(options.device);
+  return options;
+}
+
+// For what is offloaded; null if nothing will be. Made before the first step, so that none has to wait for
+// it.
+std::shared_ptr<host::Store> make_store(const SessionOptions& options) {
+  const std::uint64_t bytes = options.predicted ? options.predicted->host_bytes
+                              : options.plan    ? options.plan->predicted.host_bytes
+                                                : 0;
+  const bool may_offload = options.hardware && options.hardware->to_host_rate > 0;
+  if (bytes == 0 && !may_offload) return nullptr;
+  try {
+    return std::make_shared<host::Store>(
+        options.device,
+        host::StoreOptions{.budget_bytes = options.host_budget_bytes.value_or(0), .reserve_bytes = bytes});
+  } catch (const Error& error) {  // good input, but this machine cannot do it
+    throw RunError(error.what());
+  }
+}
+
 }  // namespace
 
 class Session::Impl {
  public:
-  Impl(at::TensorList parameters, plan::Plan plan, const SessionOptions& options)
-      : plan_((check_is_for(plan, options.device), std::move(plan))),
-        options_(options),
-        hardware_(options.hardware ? *options.hardware : session::hardware_of(options.device)),
-        threads_(plan_),
-        segments_(options.device),
-        tracker_(
-            {.device = options.device,
-             .budget_bytes = options.device.is_cuda() ? std::nullopt : std::optional(plan_.budget_bytes)}),
-        budget_(options.device, plan_.budget_bytes, plan::outside_or_usual(plan_.predicted.outside_bytes)),
-        stage_(options.lean_at_first.value_or(options.device.is_cuda()) ? Stage::First
-               : options.prove                                          ? Stage::Proven
-                                                                        : Stage::Planned),
-        recording_(stage_ == Stage::Planned ? planned_fates() : tape::Fates::recompute(),
-                   {.describe = true,
-                    .host = store_for(plan_, options.device),
-                    .prove = options.prove,
-                    .model = parameters.vec()}) {
-    if (!options_.say) options_.say = say_on_stderr;
+  Impl(at::TensorList parameters, const SessionOptions& given)
+      : options_(completed(given)),
+        threads_(threads_of(options_.plan)),
+        segments_(options_.device),
+        trace_(options_.trace.path, {.device = options_.device.str(), .about = options_.trace.about},
+               options_.trace.steps),
+        tracker_({.device = options_.device,
+                  .budget_bytes = options_.device.is_cuda() ? std::nullopt : options_.budget_bytes,
+                  .sink = trace_.sink()}),
+        budget_(options_.device, options_.budget_bytes,
+                plan::outside_or_usual(options_.plan ? options_.plan->predicted.outside_bytes : 0)),
+        host_(make_store(options_)),
+        stage_(first_stage()) {
+    budget_.require(options_.predicted ? options_.predicted->budget_use()
+                    : options_.plan    ? options_.plan->predicted.peak_bytes
+                                       : 0);
+    if (options_.plan) known_ = &plans_.add(*std::exchange(options_.plan, std::nullopt), 0);
+    recording_ = make_recording(parameters);
     tracker_.adopt(parameters, trace::Category::Parameter);
-    tracker_.adopt(options.adopt, trace::Category::Other);
+    tracker_.adopt(options_.adopt, trace::Category::Other);
     options_.adopt.clear();  // they may go before the session
   }
 
+  std::vector<Pass> passes(const at::Tensor& batch) {
+    check(batch.dim() > 0 && batch.size(0) > 0, "a batch must have rows, got one of sizes ", batch.sizes());
+    const std::int64_t rows = batch.size(0), row_size = std::max<std::int64_t>(1, batch.numel() / rows);
+    if (stage_ == Stage::WarmingUp && !explored_) explored_.emplace();
+    const std::int64_t parts = (rows + rows_per_pass(rows, row_size) - 1) / rows_per_pass(rows, row_size);
+    const std::int64_t each = (rows + parts - 1) / parts;
+    std::vector<Pass> passes;
+    for (std::int64_t first = 0; first < rows; first += each) {
+      const std::int64_t count = std::min(each, rows - first);
+      passes.push_back({.first = first,
+                        .rows = count,
+                        .share = static_cast<double>(count) / static_cast<double>(rows),
+                        .is_last = first + count == rows});
+    }
+    if (explored_) explored_->step_size = rows * row_size;
+    rows_ = each;
+    expect_size(each * row_size);
+    return passes;
+  }
+
   void end_step() {
-    const std::uint64_t peak = tracker_.peak_bytes();
-    peak_ = std::max(peak_, peak);
-    tracker_.reset_peak();
-    ++steps_;
+    take_figures();
     if (const std::string trouble = budget_.recheck(); !trouble.empty()) options_.say(trouble);
+    const std::vector<trace::RegionTape> tapes = take_tapes();
+    trace_.end_step();
+    if (fates_) fates_->begin_step();
+    ++steps_;
     switch (stage_) {
-      case Stage::First:
+      case Stage::Watching:
+        return;
+      case Stage::WarmingUp:
         return sketch_the_next();
       case Stage::Proven:
-        return use_plan();
+        use(*known_);
+        return look_at(tapes, /*with_memory=*/false);
       case Stage::Sketched:
         return plan_from_sketch();
       case Stage::Planned:
-        return look_at(recording_.take_tapes(), peak);
-      case Stage::Lean:
-        recording_.take_tapes();
+        // The first step makes an optimizer's states: before them memory says nothing.
+        return look_at(tapes, /*with_memory=*/steps_ > 1);
     }
   }
 
-  const plan::Plan& plan() const { return plan_; }
-  std::uint64_t peak() const { return peak_; }
-  bool was_planned_again() const { return replanned_; }
-  bool is_as_planned() const { return stage_ == Stage::Planned; }
+  void end_trace() { trace_.finish(); }
+
+  void explain_out_of_memory() {
+    if (const auto refusal = tracker_.last_refusal())
+      throw memory::OutOfBudget(*refusal, options_.budget_bytes, memory::what_others_hold(options_.device));
+  }
+
+  Account account() { return Account(tracker_); }
+  const plan::Plan* plan() const { return known_ ? &known_->plan : nullptr; }
+  std::uint64_t last_peak_bytes() const { return last_peak_; }
+  Measured measured() const {
+    Measured all = measured_;
+    if (host_) all.host_bytes = host_->arena().peak_bytes();
+    if (recording_) all.recomputed = recording_->totals();
+    all.budget_use = options_.device.is_cuda() ? all.memory.process_bytes : all.peak.total;
+    return all;
+  }
+  int plans_made() const { return plans_made_; }
+  bool is_as_planned() const { return stage_ == Stage::Planned && is_as_planned_; }
 
  private:
-  enum class Stage { First, Proven, Sketched, Planned, Lean };
-  static constexpr int kMostSketches = 3;  // of a loop that cannot be planned, before it is lean for good
+  enum class Stage {
+    Watching,   // nothing to plan
+    WarmingUp,  // keeps nothing; there is no plan yet
+    Proven,     // keeps nothing, because it is the first; then comes the plan that was given
+    Sketched,   // keeps nothing, and a plan is made from it
+    Planned
+  };
+  static constexpr int kMostSketches = 3;  // in a row that lead to no plan for the step at hand
+
+  Stage first_stage() const {
+    if (options_.plan) return options_.prove ? Stage::Proven : Stage::Planned;
+    return options_.budget_bytes && !options_.by_hand ? Stage::WarmingUp : Stage::Watching;
+  }
+
+  std::unique_ptr<tape::Recording> make_recording(at::TensorList parameters) {
+    tape::RecordingOptions recording{.time_replays = true,
+                                     .describe = stage_ != Stage::Watching || options_.trace.tapes,
+                                     .host = host_,
+                                     .prove = options_.prove,
+                                     .model = parameters.vec()};
+    if (stage_ == Stage::Watching)
+      return snug::make_recording({.by_hand = options_.by_hand.value_or(ByHand{})}, recording);
+    return std::make_unique<tape::Recording>(
+        stage_ == Stage::Planned ? planned_fates() : tape::Fates::recompute(), recording);
+  }
 
   tape::Fates planned_fates() {
-    return session::planned_fates(plan_, [this](const std::string& text) {
-      if (too_much_.empty()) too_much_ = text;
+    fates_.emplace(known_->plan, [this](session::PlannedFates::Difference kind, const std::string& text) {
+      if (!difference_) difference_ = {kind, text};
     });
+    fates_->begin_step();
+    return fates_->fates();
   }
 
-  // The first step has shown what cannot be re-made. A plan that does not know is for another step.
-  void use_plan() {
-    const std::vector<trace::RegionTape> tapes = recording_.take_tapes();
-    recording_.use(planned_fates());
-    stage_ = Stage::Planned;
-    look_at(tapes, /*peak=*/0);
+  void take_figures() {
+    trace::Snapshot peak = tracker_.peak();
+    last_peak_ = peak.total;
+    if (last_peak_ > measured_.peak.total) measured_.peak = std::move(peak);
+    tracker_.reset_peak();
+    last_memory_ = memory::process_memory(options_.device, tracker_.live_bytes());
+    if (last_memory_.process_bytes > measured_.memory.process_bytes) measured_.memory = last_memory_;
   }
 
-  void look_at(const std::vector<trace::RegionTape>& tapes, std::uint64_t peak) {
-    const std::string difference = how_it_differs(tapes, peak);
-    if (difference.empty()) return;
-    if (replanned_) return be_lean(difference);
-    sketch_or_be_lean(difference);
+  std::vector<trace::RegionTape> take_tapes() {
+    if (!recording_ || stage_ == Stage::Sketched) return {};  // a sketch takes its own
+    std::vector<trace::RegionTape> tapes = recording_->take_tapes();
+    if (steps_ == 0 && options_.trace.tapes) trace_.write(tapes);
+    return tapes;
   }
 
-  std::string how_it_differs(const std::vector<trace::RegionTape>& tapes, std::uint64_t peak) {
-    if (!too_much_.empty()) return std::exchange(too_much_, "");
-    for (const trace::RegionTape& tape : tapes) {
-      if (tape.unpacks.empty()) continue;  // no backward: an evaluation, or a step that threw
-      const auto planned = std::ranges::find(plan_.regions, tape.region, &plan::RegionPlan::region);
-      if (planned == plan_.regions.end()) return concat("region \"", tape.region, "\" is not in the plan");
-      try {
-        plan::check_matches(*planned, tape);
-      } catch (const Error& error) {
-        return error.what();
-      }
+  // A plan that was given says it in rows; one of ours goes by the size of a pass, so that batches of other
+  // lengths are split otherwise.
+  std::int64_t rows_per_pass(std::int64_t rows, std::int64_t row_size) const {
+    if (explored_) return std::clamp<std::int64_t>(explored_->pass_size / row_size, 1, rows);
+    const std::int64_t planned = known_ ? known_->plan.micro_batch : 0;
+    return planned > 0 ? std::min(planned, rows) : rows;
+  }
+
+  // Before a step: what passes() says of it.
+  void expect_size(std::int64_t size) {
+    size_ = size;
+    if (stage_ != Stage::Planned || known_->size == 0) return;
+    const KnownPlan* covering = plans_.covering(size, *known_);
+    if (!covering) return sketch_the_next();
+    if (covering != known_) use(*covering);
+  }
+
+  void look_at(const std::vector<trace::RegionTape>& tapes, bool with_memory) {
+    const auto noticed = std::exchange(difference_, std::nullopt);
+    const bool is_too_large = noticed && noticed->first == session::PlannedFates::Difference::Larger;
+    const std::string difference = noticed ? noticed->second : session::difference(known_->plan, tapes);
+    is_as_planned_ = difference.empty();
+    if (is_as_planned_ && with_memory) return look_at_memory();
+    if (is_as_planned_ || (is_too_large && known_->size > 0)) return;  // the next step says its own size
+    if (const KnownPlan* other = plans_.for_step(tapes); other && other != known_) return use(*other);
+    if (const std::uint64_t bytes = session::made_bytes(tapes); bytes > session::made_bytes(wanted_)) {
+      wanted_ = tapes;
+      sketches_ = 0;
     }
-    // The first step makes the optimizer's states: before them the peak says nothing. On CUDA the plan's
-    // figure holds what no tensor needs.
-    const std::uint64_t predicted = plan_.predicted.peak_bytes;
-    if (steps_ < 2 || options_.device.is_cuda() ||
-        static_cast<double>(peak) <= (1 + options_.margin) * static_cast<double>(predicted))
-      return "";
-    return concat("the step needed ", format_bytes(peak), " where ", format_bytes(predicted),
-                  " were predicted");
+    sketch_after(difference);
   }
 
-  void sketch_or_be_lean(const std::string& why) {
-    if (++sketches_ > kMostSketches) return be_lean(why);
-    options_.say(why + "; the next step keeps nothing, then there is a new plan");
+  void look_at_memory() {
+    const bool is_cuda = options_.device.is_cuda();
+    const std::uint64_t used = is_cuda ? last_memory_.process_bytes : last_peak_;
+    const std::uint64_t predicted = known_->plan.predicted.peak_bytes;
+    if (static_cast<double>(used) <= (1 + options_.margin) * static_cast<double>(predicted)) return;
+    is_as_planned_ = false;
+    const std::string why =
+        concat("the step needed ", format_bytes(used), " where ", format_bytes(predicted), " were predicted");
+    if (!planner_) return sketch_after(why);
+    plan::Overhead overhead = planner_->overhead();
+    overhead.outside_bytes += used - predicted;
+    planner_->set_overhead(overhead);
+    options_.say(why);
+    decide();
+  }
+
+  void sketch_after(const std::string& why) {
+    if (++sketches_ > kMostSketches) {
+      if (sketches_ == kMostSketches + 1)
+        options_.say(why + "; such regions are recomputed from now on: steps differ too much to be planned");
+      return;
+    }
+    options_.say(why +
+                 "; the next step recomputes everything while it is sketched, then there is a new plan");
     sketch_the_next();
   }
 
   void sketch_the_next() {
-    sketcher_.begin(recording_);
+    trace_.finish();  // a sketch takes its place
+    sketcher_.begin(*recording_);
     stage_ = Stage::Sketched;
   }
 
   void plan_from_sketch() try {
-    trace::Sketch sketch = sketcher_.finish(recording_);
+    trace::Sketch sketch = sketcher_.finish(*recording_);
     std::erase_if(sketch.calls, [](const auto& call) { return call.nodes.empty(); });
     if (sketch.calls.empty()) return sketch_the_next();  // no backward in this step
+    const bool is_exploring = explored_ && !known_;
+    if (!is_exploring) splits_.clear();
+    splits_.push_back(split_of(std::move(sketch)));
+    if (is_exploring && explore_further()) return sketch_the_next();
+    std::ranges::stable_sort(splits_, std::greater(), &plan::Split::micro_batch);
+    plan::Overhead overhead = plan::overhead_of(*options_.hardware);
+    if (options_.device.is_cuda()) overhead.outside_bytes = last_memory_.outside_bytes();
+    planner_.emplace(std::exchange(splits_, {}), overhead);
+    decide();
+  } catch (const std::exception& error) {
+    splits_.clear();
+    if (known_) use(*known_);
+    if (known_ || sketches_ < kMostSketches) return sketch_after(error.what());
+    if (sketches_++ == kMostSketches)
+      options_.say(concat(error.what(), "; everything is recomputed from now on"));
+    recording_->use(tape::Fates::recompute());
+    stage_ = Stage::WarmingUp;
+  }
+
+  plan::Split split_of(trace::Sketch sketch) const {
     const auto passes = std::ranges::count(sketch.calls, sketch.calls.front().tape.region,
                                            [](const auto& call) { return call.tape.region; });
-    const plan::Planner planner({{.micro_batch = plan_.micro_batch,
-                                  .accumulation = plan_.accumulation,
-                                  .head_chunks = plan_.head_chunks,
-                                  .model = std::make_shared<const plan::StepModel>(
-                                      std::move(sketch), static_cast<double>(passes),
-                                      plan::MeasuredCosts(hardware_), plan::links_of(hardware_))}},
-                                plan::overhead_of(hardware_));
-    const plan::Decision decision = planner.decide(plan_.budget_bytes);
-    plan::Plan next = planner.write_down(decision, plan_.step);
-    if (is_of_a_smaller_step(next)) {
-      options_.say("this step is smaller than the one that was planned for: the plan stays");
-      return use(plan_);
-    }
-    use(std::move(next));
-    replanned_ = true;
-    options_.say(concat("planned again from a step of this run: ", format_bytes(plan_.predicted.peak_bytes),
+    plan::Links links = plan::links_of(*options_.hardware);
+    links.host_bytes = options_.host_budget_bytes.value_or(links.host_bytes);
+    return {.micro_batch = rows_ > 0 ? rows_
+                           : known_  ? known_->plan.micro_batch
+                                     : 1,
+            .accumulation = passes,
+            .head_chunks = known_ ? known_->plan.head_chunks : 0,
+            .model = std::make_shared<const plan::StepModel>(std::move(sketch), static_cast<double>(passes),
+                                                             plan::MeasuredCosts(*options_.hardware), links)};
+  }
+
+  // Note [How large a pass may be]
+  // Nobody knows before the first step how much of a batch fits. So passes are of one row at first, and each
+  // step that is sketched tells how much memory a larger pass would take if it kept nothing: what it took
+  // beyond what is always there, or beyond the sketch before. The next sketch is of the largest pass that
+  // should fit; the planner then has the choice of all that were sketched.
+  bool explore_further() {
+    constexpr std::size_t kMostSizes = 4;
+    constexpr double kWorthIt = 1.3, kSafe = 0.93;
+    const Explored::Point here{size_, last_peak_};
+    const Explored::Point before = std::exchange(explored_->last, here);
+    const double grown = static_cast<double>(here.size - before.size);
+    if (splits_.size() >= kMostSizes || here.size >= explored_->step_size || grown <= 0) return false;
+    const std::uint64_t always = before.size > 0 ? before.peak_bytes : tracker_.live_bytes();
+    const double slope = (static_cast<double>(here.peak_bytes) - static_cast<double>(always)) / grown;
+    const double room =
+        kSafe * static_cast<double>(room_for_tensors()) - static_cast<double>(here.peak_bytes);
+    const double most = static_cast<double>(explored_->step_size);
+    const double next = std::min(most, static_cast<double>(here.size) + room / std::max(slope, 1e-9));
+    if (next < kWorthIt * static_cast<double>(here.size)) return false;
+    explored_->pass_size = static_cast<std::int64_t>(next);
+    return true;
+  }
+
+  std::uint64_t room_for_tensors() const {
+    const std::uint64_t outside = options_.device.is_cuda() ? last_memory_.outside_bytes() : 0;
+    return *options_.budget_bytes > outside ? *options_.budget_bytes - outside : 0;
+  }
+
+  void decide() {
+    const plan::Decision decision = planner_->decide(*options_.budget_bytes);
+    const plan::Split& split = planner_->split(decision.taken);
+    const std::int64_t size = rows_ > 0 ? size_ / rows_ * split.micro_batch : 0;
+    const KnownPlan& made = plans_.add(
+        planner_->write_down(decision, known_ ? known_->plan.step : identity_of({.device = options_.device})),
+        size);
+    ++plans_made_;
+    if (explored_ && (!known_ || planner_->splits().size() > 1)) explored_->pass_size = size;
+    if (session::difference(made.plan, wanted_).empty()) sketches_ = 0;
+    use(size > 0 ? made : plans_.largest_like(made));
+    options_.say(concat("planned from a step of this run: ", format_bytes(made.plan.predicted.peak_bytes),
                         decision.fits ? "" : ", which is beyond the budget by ",
                         decision.fits ? "" : format_bytes(decision.missing_bytes)));
-  } catch (const std::exception& error) {
-    sketch_or_be_lean(error.what());
   }
 
-  // It would keep more than the step that was planned for has room for.
-  bool is_of_a_smaller_step(const plan::Plan& next) const {
-    bool is_smaller = false;
-    for (const plan::RegionPlan& region : next.regions) {
-      const auto known = std::ranges::find(plan_.regions, region.region, &plan::RegionPlan::region);
-      if (known == plan_.regions.end() || known->structure != region.structure || known->bytes < region.bytes)
-        return false;
-      is_smaller |= known->bytes > region.bytes;
-    }
-    return is_smaller;
-  }
-
-  void use(plan::Plan plan) {
-    plan_ = std::move(plan);
-    recording_.use(planned_fates());
+  void use(const KnownPlan& known) {
+    known_ = &known;
+    if (host_ && known.plan.predicted.host_bytes > host_->arena().reserved_bytes())
+      host_->arena().reserve(known.plan.predicted.host_bytes - host_->arena().reserved_bytes());
+    recording_->use(planned_fates());
     stage_ = Stage::Planned;
+    is_as_planned_ = true;
   }
 
-  void be_lean(const std::string& why) {
-    options_.say(why + "; from here on all that can be re-made is");
-    recording_.use(tape::Fates::recompute());
-    stage_ = Stage::Lean;
-  }
-
-  plan::Plan plan_;
   SessionOptions options_;
-  const plan::Hardware hardware_;
-  ThreadCount threads_;
-  GrowingSegments segments_;
+  session::ThreadCount threads_;
+  session::GrowingSegments segments_;
+  session::TraceRecorder trace_;
   memory::Tracker tracker_;      // refuses a second session before that one
   memory::DeviceBudget budget_;  // touches the first one's cap
+  std::shared_ptr<host::Store> host_;
   capture::Sketcher sketcher_{tracker_};
   hooks::OperatorListenerGuard sketcher_guard_{sketcher_};
   Stage stage_;
-  tape::Recording recording_;
-  std::string too_much_;  // what a region of this step made more than planned
-  std::uint64_t peak_ = 0;
-  int steps_ = 0;
-  int sketches_ = 0;  // of steps that were not as planned
-  bool replanned_ = false;
+  std::unique_ptr<tape::Recording> recording_;  // null if there is nothing to do
+  session::KnownPlans plans_;
+  const KnownPlan* known_ = nullptr;  // the one in use
+  std::optional<plan::Planner> planner_;
+  std::optional<session::PlannedFates> fates_;
+  // What of this step was not as planned, first.
+  std::optional<std::pair<session::PlannedFates::Difference, std::string>> difference_;
+  // Of the step at hand, if passes() was asked: what a pass has, and how many rows that is.
+  std::int64_t size_ = 0, rows_ = 0;
+  // If passes() was asked from the first step on and no plan was given: see Note [How large a pass may be].
+  struct Explored {
+    struct Point {
+      std::int64_t size = 0;
+      std::uint64_t peak_bytes = 0;  // if nothing is kept
+    };
+    std::int64_t step_size = 0;  // of the whole batch
+    std::int64_t pass_size = 0;
+    Point last;
+  };
+  std::optional<Explored> explored_;
+  std::vector<plan::Split> splits_;  // sketched so far
+  Measured measured_;
+  memory::ProcessMemory last_memory_;
+  std::uint64_t last_peak_ = 0;
+  std::int64_t steps_ = 0;
+  std::vector<trace::RegionTape> wanted_;  // of the largest step that no plan was for
+  int sketches_ = 0;                       // since then, none of such a step
+  int plans_made_ = 0;
+  bool is_as_planned_ = true;
 };
 
-Session::Session(at::TensorList parameters, plan::Plan plan, const SessionOptions& options)
-    : impl_(std::make_unique<Impl>(parameters, std::move(plan), options)) {}
+Session::Session(at::TensorList parameters, const SessionOptions& options)
+    : impl_(std::make_unique<Impl>(parameters, options)) {}
 Session::~Session() = default;
 
+std::vector<Pass> Session::passes(const at::Tensor& batch) {
+  return impl_->passes(batch);
+}
 void Session::end_step() {
   impl_->end_step();
 }
-const plan::Plan& Session::plan() const {
+void Session::end_trace() {
+  impl_->end_trace();
+}
+void Session::explain_out_of_memory() {
+  impl_->explain_out_of_memory();
+}
+Account Session::account() {
+  return impl_->account();
+}
+const plan::Plan* Session::plan() const {
   return impl_->plan();
 }
-std::uint64_t Session::peak_bytes() const {
-  return impl_->peak();
+std::uint64_t Session::last_peak_bytes() const {
+  return impl_->last_peak_bytes();
+}
+Measured Session::measured() const {
+  return impl_->measured();
 }
 std::uint64_t Session::predicted_bytes() const {
-  return impl_->plan().predicted.peak_bytes;
+  return impl_->plan() ? impl_->plan()->predicted.peak_bytes : 0;
 }
-bool Session::was_planned_again() const {
-  return impl_->was_planned_again();
+int Session::plans_made() const {
+  return impl_->plans_made();
 }
 bool Session::is_as_planned() const {
   return impl_->is_as_planned();

@@ -1,70 +1,126 @@
-// Runs anyone's loop under a plan and holds its budget.
+// Runs anyone's loop within a budget of memory.
 //
-//   snug::Session session(model->parameters(), planned.plan);
+//   snug::Session session(net->parameters(), {.device = c10::kCUDA, .budget_bytes = 12_GiB});
 //   for (auto& batch : batches) {
-//     net->loss(batch).backward();
+//     for (const snug::Pass& pass : session.passes(batch))
+//       (net->loss(pass.of(batch)) * pass.share).backward();
 //     optimizer.step();
 //     optimizer.zero_grad();
 //     session.end_step();
 //   }
 //
-// The first step keeps nothing and is proven (docs/recompute.md). While the session lives, what is allocated
-// on this device beyond the budget throws. If a step is not the one that was planned - other operators,
-// larger tensors or, on the CPU, more memory than was predicted by more than the margin, with all that ran
-// since the last end_step() - the next one keeps nothing, is sketched where it runs, and a new plan is made
-// from that; if it is a smaller one than was planned for, the plan stays. A step that is another than a new
-// plan's runs as lean as it can from then on. All of it is said. When the session ends, everything is as it
-// was.
+// A loop that does not split its batch leaves out passes(). With a plan (see plan_step.h) it is followed from
+// the first step on; without one the first two steps keep nothing, and a plan is made from the second as it
+// runs here. While the session lives, what is allocated on this device beyond the budget throws.
+//
+// Note [Steps that are not as planned]
+// A region that runs other operators than the plan has, or makes larger tensors, is recomputed while it does:
+// within the budget, if a step that keeps nothing fits. The next step is then sketched where it runs and a
+// plan made for it; plans are kept and used again for steps like theirs. passes() says how large a step is
+// before it runs, so that one which no plan covers is itself the one that is sketched; without it the plan
+// for the largest step that was seen is in use. A step that needs more memory than was predicted, though it
+// is the one that was planned, makes a new plan with as much less room. All of it is said. When the session
+// ends, everything is as it was.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "snug/base/export.h"
 #include "snug/plan/hardware.h"
 #include "snug/plan/plan.h"
+#include "snug/session/measured.h"
+#include "snug/session/predict.h"
+#include "snug/session/step.h"
+#include "snug/session/treatment.h"
 
 namespace snug {
 
+// Of the first steps, for `snug report`.
+struct SessionTrace {
+  std::filesystem::path path;  // empty: none
+  std::int64_t steps = 3;
+  bool tapes = false;  // with those of the first step, so that every region is recorded
+  Json about = Json::object();
+};
+
 struct SessionOptions {
   c10::Device device = c10::kCPU;
+  std::optional<plan::Plan> plan;  // as plan_step() makes it; none: see budget_bytes and by_hand
+  // Default: the plan's. Without a plan and without by_hand the session plans for it by itself; without any
+  // of them it only measures.
+  std::optional<std::uint64_t> budget_bytes;
+  std::optional<std::uint64_t> host_budget_bytes;  // default: four fifths of what the host has free
+  // Instead of a plan: what is chosen by hand, and be it nothing. A budget then only limits.
+  std::optional<ByHand> by_hand;
+  // What predict() said: host memory is reserved, and room on the device required, before the first step.
+  std::optional<Prediction> predicted;
   double margin = 0.02;  // of the predicted peak
-  // Two steps that keep nothing, then a plan from the second. Default: on CUDA, whose operators and libraries
-  // no sketch on Meta has.
-  std::optional<bool> lean_at_first;
-  // The first step keeps nothing and is proven: see RecordingOptions.
+  // The first call of each region is proven (docs/recompute.md), in a step that keeps nothing. False: the
+  // caller knows that nobody writes into tensors but operators.
   bool prove = true;
-  std::optional<plan::Hardware> hardware;       // for a new plan; default: the preset of this device
+  std::optional<plan::Hardware> hardware;       // for a new plan; default: as last probed, or the preset
   std::function<void(const std::string&)> say;  // default: a line on standard error
   // On the CPU: what is older than the session and counts, beside the parameters: an optimizer's states,
   // buffers. CUDA counts all there is.
   std::vector<at::Tensor> adopt;
+  SessionTrace trace;
+};
+
+// One forward and backward of a step.
+struct Pass {
+  std::int64_t first = 0, rows = 0;  // of the batch
+  double share = 1;                  // of the batch's rows
+  bool is_last = true;               // of the step
+
+  at::Tensor of(const at::Tensor& batch) const { return batch.narrow(0, first, rows); }
 };
 
 class SNUG_API Session {
  public:
-  // Throws Error if the plan is for another device or another torch.
-  Session(at::TensorList parameters, plan::Plan plan, const SessionOptions& options = {});
+  // Throws Error if the plan is for another device or another torch, or if the budget is below what CUDA
+  // itself takes; RunError if other processes leave too little room.
+  Session(at::TensorList parameters, const SessionOptions& options);
   ~Session();
   Session(const Session&) = delete;  // it is a place in torch's stacks of hooks
   Session& operator=(const Session&) = delete;
 
+  // How to go through this batch, whose first dimension is that of the plan's micro-batch.
+  std::vector<Pass> passes(const at::Tensor& batch);
   void end_step();
+  // Before its time, to be told by a RunError if it could not be written: the destructor throws nothing.
+  void end_trace();
 
-  const plan::Plan& plan() const;    // the one in use
-  std::uint64_t peak_bytes() const;  // the highest of all steps that ended
-  std::uint64_t predicted_bytes() const;
-  bool was_planned_again() const;
-  bool is_as_planned() const;  // the steps since the last plan were what it says
+  // Runs what may run out of memory: then memory::OutOfBudget says what was alive, on CUDA too.
+  template <class Run>
+  auto run(Run run) {
+    try {
+      return run();
+    } catch (const c10::OutOfMemoryError&) {
+      explain_out_of_memory();
+      throw;
+    }
+  }
+
+  Account account();
+  const plan::Plan* plan() const;         // the one in use, null if there is none
+  std::uint64_t last_peak_bytes() const;  // of the last step that ended
+  Measured measured() const;
+  std::uint64_t predicted_bytes() const;  // what the plan says will count against the budget; 0 without one
+  int plans_made() const;                 // by this session
+  bool is_as_planned() const;             // the last step was what the plan in use says
 
  private:
   class Impl;
+  void explain_out_of_memory();  // throws OutOfBudget if more is known than torch's error says
   std::unique_ptr<Impl> impl_;
 };
 

@@ -125,7 +125,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   const torch::autograd::Node* last_node_ = nullptr;  // that unpacked
   Offload offload_;
   Replay replay_{*this};
-  trace::RegionTotals totals_;
+  trace::RegionTotals totals_{.calls = 1};
   std::optional<trace::RegionTape> description_;
   std::uint64_t number_ = 0;  // among the described
   const std::shared_ptr<const ModelStorages> model_;

@@ -9,6 +9,7 @@
 namespace snug::trace {
 
 struct RegionTotals {
+  std::uint64_t calls = 0;        // of its forward
   std::uint64_t operations = 0;   // that could be run again
   std::uint64_t kept_values = 0;  // from the forward to the backward; without parameters
   std::uint64_t kept_bytes = 0;
@@ -29,6 +30,7 @@ struct RegionTotals {
   std::map<std::pair<std::string, std::string>, Refused> refused;
 
   RegionTotals& operator+=(const RegionTotals& other) {
+    calls += other.calls;
     operations += other.operations;
     kept_values += other.kept_values;
     kept_bytes += other.kept_bytes;

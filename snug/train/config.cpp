@@ -54,7 +54,7 @@ Recompute parse_recompute(std::string_view text) {
   fail("--recompute must be none, cheap or block, got \"", text, "\"");
 }
 
-tape::OffloadLimit parse_offload(std::string_view text) {
+OffloadLimit parse_offload(std::string_view text) {
   if (text == "all") return {};
   if (!text.ends_with('%')) return {.bytes = parse_bytes(std::string(text))};
   double percent = 0;
@@ -65,9 +65,9 @@ tape::OffloadLimit parse_offload(std::string_view text) {
   return {.share = percent / 100};
 }
 
-std::string to_string(const tape::OffloadLimit& offload) {
+std::string to_string(const OffloadLimit& offload) {
   if (offload.share < 1) return concat(offload.share * 100, "%");
-  return offload.bytes == tape::OffloadLimit{}.bytes ? "all" : format_bytes(offload.bytes);
+  return offload.bytes == OffloadLimit{}.bytes ? "all" : format_bytes(offload.bytes);
 }
 
 std::string_view name(Recompute recompute) {
@@ -92,6 +92,11 @@ optim::Master parse_master(std::string_view text) {
 
 std::string_view name(optim::Master master) {
   return master == optim::Master::Split ? "split" : "fp32";
+}
+
+Treatment treatment(const TrainConfig& config) {
+  return {.plan = config.plan,
+          .by_hand = {.recompute = config.recompute, .offload = config.offload, .regions = "layers."}};
 }
 
 void check_master(Precision precision, std::optional<optim::Master> master) {

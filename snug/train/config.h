@@ -17,7 +17,7 @@
 #include "snug/optim/optimizer.h"
 #include "snug/optim/schedule.h"
 #include "snug/plan/plan.h"
-#include "snug/tape/recording.h"
+#include "snug/session/treatment.h"
 
 namespace snug::train {
 
@@ -27,15 +27,13 @@ SNUG_API Precision parse_precision(std::string_view text, std::string_view flag 
 SNUG_API std::string_view name(Precision precision);
 SNUG_API c10::ScalarType dtype(Precision precision);
 
-// What of a forward is re-made in the backward instead of kept: nothing; all but matrix products and
-// attention; all of every block.
-enum class Recompute { None, Cheap, Block };
+// Of blocks only: the backward begins with the head, so its values are needed at once.
 SNUG_API Recompute parse_recompute(std::string_view text);
 SNUG_API std::string_view name(Recompute recompute);
 
 // How much of what --recompute leaves kept in the blocks goes to the host.
-SNUG_API tape::OffloadLimit parse_offload(std::string_view text);  // "2GiB", "30%", "all"
-SNUG_API std::string to_string(const tape::OffloadLimit& offload);
+SNUG_API OffloadLimit parse_offload(std::string_view text);  // "2GiB", "30%", "all"
+SNUG_API std::string to_string(const OffloadLimit& offload);
 
 enum class OptimizerKind { AdamW, Sgd };
 SNUG_API OptimizerKind parse_optimizer(std::string_view text);
@@ -72,17 +70,19 @@ struct TrainConfig {
   c10::Device device = c10::kCPU;
   Precision precision = Precision::Fp32;
   Recompute recompute = Recompute::None;
-  std::optional<tape::OffloadLimit> offload;
+  std::optional<OffloadLimit> offload;
   OptimizerConfig optimizer;
   std::optional<std::uint64_t> budget_bytes;
   std::optional<std::uint64_t> host_budget_bytes;  // default: four fifths of what the host has free
-  std::optional<plan::Plan> plan;                  // its fates go before `recompute` and `offload`
+  std::optional<plan::Plan> plan;                  // takes precedence over `recompute` and `offload`
   bool allow_nan = false;        // else a loss or gradient norm that is not finite ends the run
   double loss_scale = 65536;     // at first, in fp16
   bool allow_quadratic = false;  // attention whose memory grows with tokens squared, where no kernel is
 
   std::int64_t accumulation() const { return batch_size / micro_batch; }
 };
+
+SNUG_API Treatment treatment(const TrainConfig& config);
 
 // Throws Error for a master that the precision has no use for.
 SNUG_API void check_master(Precision precision, std::optional<optim::Master> master);

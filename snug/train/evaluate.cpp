@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "snug/base/error.h"
+#include "snug/machine/prepare.h"
 #include "snug/train/step.h"
 
 namespace snug::train {
@@ -13,7 +14,7 @@ Evaluation evaluate(const TrainConfig& config,
   check(data.windows() != io::TokenDataset::kUnlimited,
         "synthetic tokens have no end to evaluate up to: give --data a token file or text");
   check_weights(config);
-  prepare(config.device);
+  machine::prepare(config.device);
   at::manual_seed(config.seed);
   const auto model = load_model(config, config.device);
 

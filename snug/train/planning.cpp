@@ -1,66 +1,20 @@
 #include "snug/train/planning.h"
 
 #include <ATen/Parallel.h>
-#include <torch/version.h>
 
 #include <algorithm>
-#include <functional>
+#include <memory>
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
-#include "snug/capture/operator_timer.h"
-#include "snug/capture/sketch.h"
-#include "snug/hooks/meta_target.h"
 #include "snug/ops/linear_cross_entropy.h"
-#include "snug/train/predict.h"
+#include "snug/session/session.h"
 #include "snug/train/step.h"
 #include "snug/train/trainer.h"
 
 namespace snug::train {
 
 namespace {
-
-// Key by key, so that the first difference can be named.
-void check_same(const Json& planned, const Json& here, const std::string& within) {
-  for (const auto& [key, value] : planned.items())
-    check(here.contains(key), "the plan says for which \"", within, key,
-          "\" it is, which is no property of a step");
-  for (const auto& [key, value] : here.items()) {
-    if (within.empty() && key == "model") continue;  // a name; what counts is the architecture
-    check(planned.contains(key), "the plan does not say which step it is for: \"", within, key,
-          "\" is missing");
-    if (value.is_object() && planned[key].is_object()) {
-      check_same(planned[key], value, within + key + ".");
-      continue;
-    }
-    check(planned[key] == value, "the plan is for another step: ", within, key, " ", planned[key].dump(),
-          ", here ", value.dump());
-  }
-}
-
-// On the CPU, kernels in half precision take scratch on each thread when it comes to it: how much of it is
-// there at once depends on the moment.
-plan::Overhead overhead(const TrainConfig& config, const plan::Hardware& hardware) {
-  plan::Overhead overhead = plan::overhead_of(hardware);
-  if (config.device.is_cpu() && config.precision != Precision::Fp32 && at::get_num_threads() > 1)
-    overhead.share = 0.015;
-  return overhead;
-}
-
-double share_beside(std::uint64_t tensors, std::uint64_t held) {
-  return static_cast<double>(held) / static_cast<double>(tensors) - 1;
-}
-
-// The plain step has gaps of its own, whatever is chosen instead of it.
-double plain_share(const plan::Planner& planner, const TrainConfig& config, const plan::Hardware& hardware) {
-  const plan::Split& split = planner.splits().front();
-  TrainConfig plain = config;
-  plain.plan.reset();
-  plain.micro_batch = split.micro_batch;
-  plain.head_chunks = split.head_chunks;
-  return share_beside(split.model->peak_bytes(split.model->all_kept()),
-                      predict(plain, {.device_bytes = hardware.memory_bytes}).reserved_bytes);
-}
 
 std::vector<std::int64_t> divisors(std::int64_t batch) {
   std::vector<std::int64_t> found;
@@ -82,74 +36,101 @@ std::vector<std::int64_t> head_chunks(const TrainConfig& config, std::int64_t mi
   return {0, usual * kFiner};
 }
 
+// On the CPU, kernels in half precision take scratch on each thread when it comes to it: how much of it is
+// there at once depends on the moment.
+double scratch_share(const TrainConfig& config) {
+  const bool is_unsteady =
+      config.device.is_cpu() && config.precision != Precision::Fp32 && at::get_num_threads() > 1;
+  return is_unsteady ? 0.015 : 0;
+}
+
+TrainConfig at_split(const TrainConfig& config, const plan::Split& split) {
+  TrainConfig shape = config;
+  shape.micro_batch = split.micro_batch;
+  shape.head_chunks = split.head_chunks;
+  return shape;
+}
+
 }  // namespace
 
-trace::Sketch sketch_step(const TrainConfig& config, std::int64_t micro_batch, std::int64_t head_chunks) {
-  hooks::MetaTargetScope target(config.device.type());
-  TrainConfig shape = config;
-  shape.micro_batch = micro_batch;
-  shape.head_chunks = head_chunks;
-  return capture::sketch(
-      [&](memory::Tracker& tracker) {
-        target.take_workspaces();
-        TrainingSetup setup(shape, c10::kMeta, tracker);
-        run_meta_step(setup, shape, tracker);
-      },
-      /*workspaces=*/config.device.is_cpu());
-}
-
-plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& options) {
-  const plan::MeasuredCosts costs = options.costs ? *options.costs : plan::MeasuredCosts(options.hardware);
-  plan::Links links = plan::links_of(options.hardware);
-  links.host_bytes = config.host_budget_bytes.value_or(links.host_bytes);
-  std::vector<plan::Split> splits;
-  for (const std::int64_t micro :
-       options.micro_batches.empty() ? divisors(config.batch_size) : options.micro_batches) {
-    const std::int64_t passes = config.batch_size / micro;
+Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro_batches) {
+  Step step{.device = config.device,
+            .identity = {{"model", config.model_name},
+                         {"architecture", models::to_json(config.model)},
+                         {"batch_size", config.batch_size},
+                         {"seq_len", config.seq_len},
+                         {"precision", name(config.precision)},
+                         {"optimizer", name(config.optimizer.kind)},
+                         {"master", master(config) ? Json(name(*master(config))) : Json(nullptr)},
+                         {"momentum", config.optimizer.momentum},
+                         {"allow_quadratic", config.allow_quadratic}},
+            .scratch_share = scratch_share(config)};
+  for (const std::int64_t micro : micro_batches.empty() ? divisors(config.batch_size) : micro_batches)
     for (const std::int64_t chunks : head_chunks(config, micro))
-      splits.push_back(
-          {.micro_batch = micro,
-           .accumulation = passes,
-           .head_chunks = chunks,
-           .model = std::make_shared<const plan::StepModel>(
-               sketch_step(config, micro, chunks), static_cast<double>(passes), std::cref(costs), links)});
-  }
-  return plan::Planner(std::move(splits), overhead(config, options.hardware));
+      step.splits.push_back({micro, config.batch_size / micro, chunks});
+  step.on_meta = [config](const Account& account, const plan::Split& split) -> std::function<void()> {
+    const TrainConfig shape = at_split(config, split);
+    const auto setup = std::make_shared<TrainingSetup>(shape, c10::kMeta, account);
+    return [=] { run_meta_step(*setup, shape, account); };
+  };
+  return step;
 }
 
-plan::Decision decide(plan::Planner& planner, const TrainConfig& config, const plan::Hardware& hardware,
-                      std::uint64_t budget_bytes) {
-  if (!config.device.is_cuda()) return planner.decide(budget_bytes);
-  plan::Overhead overhead = planner.overhead();
-  overhead.share = plain_share(planner, config, hardware);
-  planner.set_plain_overhead(overhead);
-  overhead.share = 0;
-  while (true) {
-    planner.set_overhead(overhead);
-    const plan::Decision decision = planner.decide(budget_bytes);
-    TrainConfig planned = config;
-    take(planner.write_down(decision, about_step(config)), planned);
-    const Prediction needed = predict(planned, {.device_bytes = hardware.memory_bytes});
-    const std::uint64_t held = std::max(needed.needed_cap_bytes, needed.reserved_bytes);
-    overhead.share = share_beside(decision.taken.tensor_bytes, held);
-    const std::uint64_t outside = overhead.outside_with(decision.taken.host_bytes);
-    if (decision.fits && outside + held > budget_bytes) continue;
-    overhead.share = share_beside(decision.taken.tensor_bytes, needed.reserved_bytes);
-    planner.set_overhead(overhead);
-    return planner.about(decision.taken, budget_bytes);
-  }
+plan::Split split_of(const TrainConfig& config) {
+  return {config.micro_batch, config.accumulation(), config.head_chunks};
+}
+
+void take(plan::Plan plan, TrainConfig& config) {
+  config.micro_batch = plan.micro_batch;
+  config.head_chunks = plan.head_chunks;
+  config.budget_bytes = plan.budget_bytes > 0 ? std::optional(plan.budget_bytes) : std::nullopt;
+  config.plan = std::move(plan);
+}
+
+void check_plan(const plan::Plan& plan, const TrainConfig& config) {
+  check(
+      config.batch_size % plan.micro_batch == 0 && config.batch_size / plan.micro_batch == plan.accumulation,
+      "the plan's micro_batch ", plan.micro_batch, " times its accumulation ", plan.accumulation,
+      " is not --batch-size ", config.batch_size);
+  snug::check_plan(plan, make_step(config));
+}
+
+Prediction predict(const TrainConfig& config, const PredictOptions& options) {
+  return snug::predict(make_step(config), split_of(config), treatment(config), options);
+}
+
+Verified verify(const TrainConfig& config) {
+  validate(config);
+  const io::TokenDataset data = open_data(config);
+  const Deterministic deterministic(config.device);
+  Session session({}, {.device = config.device, .by_hand = ByHand{}});
+  at::manual_seed(config.seed);
+  TrainingSetup setup(config, config.device, session.account());
+  const io::Batch host = data.batch(0, config.batch_size);
+  const io::Batch batch{host.tokens.to(config.device), host.targets.to(config.device)};
+  const double scale =
+      first_loss_scale(config).value_or(1) / static_cast<double>(count_targets(batch.targets));
+  const auto backward = [&](const TrainConfig& shape) {
+    return [&, shape] { accumulate_gradients(*setup.model, batch, shape, scale); };
+  };
+  TrainConfig whole = config;
+  whole.plan.reset();
+  whole.micro_batch = config.batch_size;
+  whole.head_chunks = 0;
+  VerifyOptions options{.device = config.device,
+                        .parameters = setup.model->parameters(),
+                        .backward = backward(config),
+                        .micro_batches = config.accumulation()};
+  if (config.accumulation() > 1 && may_fit_here(predict(whole))) options.unsplit_backward = backward(whole);
+  return snug::verify(treatment(config), options);
 }
 
 std::vector<plan::MeasuredOperator> time_operators(const TrainConfig& config, std::int64_t warm_up) {
   TrainConfig few = config;
   few.steps = warm_up + 1;
-  capture::OperatorTimer timer(config.device);
-  std::vector<plan::MeasuredOperator> measured;
-  train(few, {.on_step = [&](const StepMetrics&) {
-          measured.clear();
-          for (auto& [work, seconds] : timer.take()) measured.push_back({std::move(work), seconds});
-        }});
-  return measured;
+  return machine::time_operators(config.device, [&](const std::function<void()>& after_step) {
+    train(few, {.on_step = [&](const StepMetrics&) { after_step(); }});
+  });
 }
 
 plan::MeasuredCosts measure_costs(const TrainConfig& config, const plan::Hardware& hardware) {
@@ -158,44 +139,21 @@ plan::MeasuredCosts measure_costs(const TrainConfig& config, const plan::Hardwar
   return costs;
 }
 
-Json about_step(const TrainConfig& config) {
-  return {{"torch", TORCH_VERSION},
-          {"device", config.device.is_cuda() ? "cuda" : "cpu"},
-          {"threads", config.device.is_cuda() ? 0 : at::get_num_threads()},
-          {"model", config.model_name},
-          {"architecture", models::to_json(config.model)},
-          {"batch_size", config.batch_size},
-          {"seq_len", config.seq_len},
-          {"precision", name(config.precision)},
-          {"optimizer", name(config.optimizer.kind)},
-          {"master", master(config) ? Json(name(*master(config))) : Json(nullptr)},
-          {"momentum", config.optimizer.momentum},
-          {"allow_quadratic", config.allow_quadratic}};
-}
-
-void take(plan::Plan plan, TrainConfig& config) {
-  config.micro_batch = plan.micro_batch;
-  config.head_chunks = plan.head_chunks;
-  config.plan = std::move(plan);
-}
-
-void check_plan(const plan::Plan& plan, const TrainConfig& config) {
-  check_same(plan.step, about_step(config), "");
-  check(
-      config.batch_size % plan.micro_batch == 0 && config.batch_size / plan.micro_batch == plan.accumulation,
-      "the plan's micro_batch ", plan.micro_batch, " times its accumulation ", plan.accumulation,
-      " is not --batch-size ", config.batch_size);
-  const trace::Sketch sketch = sketch_step(config, plan.micro_batch, plan.head_chunks);
-  for (const auto& call : sketch.calls) {
-    const auto region = std::ranges::find(plan.regions, call.tape.region, &plan::RegionPlan::region);
-    check(region != plan.regions.end(), "the plan is for another model: it has no region \"",
-          call.tape.region, "\"");
-    plan::check_matches(*region, call.tape);
-  }
-  for (const plan::RegionPlan& region : plan.regions)
-    check(std::ranges::any_of(sketch.calls,
-                              [&](const auto& call) { return call.tape.region == region.region; }),
-          "the plan is for another model: this one has no region \"", region.region, "\"");
+machine::RunSteps probe_steps(const models::ModelConfig& model, c10::Device device) {
+  constexpr std::int64_t kLayers = 2;
+  return [=](const machine::ProbeSteps& steps) {
+    TrainConfig config;
+    config.model_name = "probe";
+    config.model = model;
+    config.model.num_layers = std::min(model.num_layers, kLayers);
+    config.device = device;
+    config.precision = Precision::Bf16;
+    config.micro_batch = steps.sequences;
+    config.batch_size = steps.step_tokens / steps.tokens;
+    config.seq_len = steps.tokens;
+    config.steps = steps.steps;
+    train(config, {.on_step = [&](const StepMetrics&) { steps.after_step(); }});
+  };
 }
 
 }  // namespace snug::train

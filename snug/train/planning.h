@@ -1,54 +1,45 @@
-// Plans for training steps.
+// What a training step is to a session: how to split it, how to run it on Meta, what its plans say it is.
 //
-//   plan::Planner planner = make_planner(config, {.hardware = plan::preset("h200")});
-//   plan::Decision decision = decide(planner, config, plan::preset("h200"), 12_GiB);
-//   take(planner.write_down(decision, about_step(config)), config);
-//   config.budget_bytes = decision.budget_bytes;
+//   PlannedStep planned = plan_step(make_step(config), {.budget_bytes = 12_GiB});
+//   take(planned.plan, config);
+//   train(config);
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "snug/base/export.h"
+#include "snug/machine/operator_probe.h"
 #include "snug/plan/cost.h"
-#include "snug/plan/hardware.h"
-#include "snug/plan/planner.h"
+#include "snug/session/plan_step.h"
+#include "snug/session/predict.h"
+#include "snug/session/verify.h"
 #include "snug/train/config.h"
 
 namespace snug::train {
 
-struct PlanningOptions {
-  plan::Hardware hardware;
-  const plan::MeasuredCosts* costs = nullptr;  // instead of the hardware's rates
-  // Sequences per forward to choose from, the plain step's first; empty: every divisor of the batch.
-  std::vector<std::int64_t> micro_batches;
-};
+// `micro_batches`: sequences per forward to choose from, the plain step's first; empty: every divisor of the
+// batch.
+SNUG_API Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro_batches = {});
 
-SNUG_API plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& options);
+// The run under this plan, within its budget.
+SNUG_API void take(plan::Plan plan, TrainConfig& config);
 
-// Note [Fitted to the allocator]
-// What torch's CUDA allocator holds beside tensors depends on the order in which they come and go. So the
-// plan is run on Meta through a model of that allocator; if under the budget's cap it would have to empty its
-// cache, the planner's overhead rises to what was found, and it decides again. On the CPU, planner.decide().
-SNUG_API plan::Decision decide(plan::Planner& planner, const TrainConfig& config,
-                               const plan::Hardware& hardware, std::uint64_t budget_bytes);
+// Throws Error unless the plan is for this step and this model, region by region.
+SNUG_API void check_plan(const plan::Plan& plan, const TrainConfig& config);
+
+// As it is configured.
+SNUG_API plan::Split split_of(const TrainConfig& config);
+SNUG_API Prediction predict(const TrainConfig& config, const PredictOptions& options = {});
+
+// The first batch of the data, with config.plan or config.recompute, at config's split of the batch.
+SNUG_API Verified verify(const TrainConfig& config);
 
 // So many steps of the run itself, under config.plan, and then one that is timed operator by operator.
 SNUG_API std::vector<plan::MeasuredOperator> time_operators(const TrainConfig& config,
                                                             std::int64_t warm_up = 2);
 SNUG_API plan::MeasuredCosts measure_costs(const TrainConfig& config, const plan::Hardware& hardware);
 
-// What a plan is for. One made for another step is refused with the first difference.
-SNUG_API Json about_step(const TrainConfig& config);
-
-// The run under this plan.
-SNUG_API void take(plan::Plan plan, TrainConfig& config);
-
-// Throws Error unless the plan is for this step and this model, region by region.
-SNUG_API void check_plan(const plan::Plan& plan, const TrainConfig& config);
-
-// A step on Meta in which nothing is kept: two passes of it at most, which stand for all.
-SNUG_API trace::Sketch sketch_step(const TrainConfig& config, std::int64_t micro_batch,
-                                   std::int64_t head_chunks = 0);
+// Steps of the model's first two layers in bf16, for the probe.
+SNUG_API machine::RunSteps probe_steps(const models::ModelConfig& model, c10::Device device);
 
 }  // namespace snug::train

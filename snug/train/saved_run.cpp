@@ -45,7 +45,7 @@ Json model_config(const TrainConfig& config) {
   return json;
 }
 
-Json split_of(const TrainConfig& config) {
+Json split_json(const TrainConfig& config) {
   return {{"micro_batch", config.micro_batch},
           {"accumulation", config.accumulation()},
           {"head_chunks", config.head_chunks}};
@@ -170,7 +170,7 @@ RunSaver::RunSaver(std::filesystem::path run, const TrainConfig& config, Json ru
       run_facts_(std::move(run_facts)),
       plan_(plan_hash(config)),
       model_config_(model_config(config)),
-      split_(split_of(config)),
+      split_(split_json(config)),
       batch_size_(config.batch_size),
       may_be_nan_(config.allow_nan),
       keep_last_(keep_last) {
@@ -233,7 +233,7 @@ std::string other_split(const io::SavedState& state, const TrainConfig& config) 
   const std::string where = state.folder().string();
   const JsonReader facts(state.facts(), where);
   if (!facts.has("split")) return "";
-  const Json before = facts.required<Json>("split"), now = split_of(config);
+  const Json before = facts.required<Json>("split"), now = split_json(config);
   if (before == now) return "";
   return concat("the batch is now split ", split_text(now, where), ", it was ", split_text(before, where),
                 ": last bits may differ");

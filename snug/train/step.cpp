@@ -1,6 +1,5 @@
 #include "snug/train/step.h"
 
-#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
@@ -10,16 +9,11 @@
 #include <algorithm>
 
 #include "snug/base/error.h"
-#include "snug/hooks/device.h"
 #include "snug/io/training_state.h"
-#include "snug/memory/process_memory.h"
 #include "snug/models/weights.h"
-#include "snug/ops/kernel_image.h"
 #include "snug/optim/adamw.h"
 #include "snug/optim/clip.h"
 #include "snug/optim/sgd.h"
-#include "snug/plan/hardware.h"
-#include "snug/session/planned_fates.h"
 
 namespace snug::train {
 
@@ -28,17 +22,6 @@ using trace::Category;
 namespace {
 
 constexpr std::int64_t kIgnoredTarget = -100;
-
-// Blocks only: the backward begins with the head, so its values are needed at once.
-tape::Fates fates_by_hand(Recompute recompute, bool offload) {
-  return tape::Fates([=](const tape::ValueInfo& value) {
-    if (!value.region.starts_with("layers.")) return trace::Fate::Keep;
-    const bool is_kept = recompute == Recompute::None || value.ordinal == tape::ValueInfo::kInput ||
-                         (recompute == Recompute::Cheap && tape::is_expensive(value.operation));
-    if (!is_kept) return trace::Fate::Recompute;
-    return offload ? trace::Fate::Offload : trace::Fate::Keep;
-  });
-}
 
 }  // namespace
 
@@ -69,16 +52,6 @@ io::TokenDataset open_data(const TrainConfig& config) {
   return data;
 }
 
-void prepare(c10::Device device) {
-  if (!device.is_cuda()) return;
-  const c10::DeviceIndex index = hooks::with_index(device).index();
-  memory::note_memory_before_context(index);
-  const std::string missing = ops::missing_kernel_image(index);
-  check(missing.empty(), missing);
-  memory::let_cuda_segments_grow(true);
-  at::globalContext().lazyInitDevice(at::kCUDA);
-}
-
 void check_weights(const TrainConfig& config) {
   if (config.weights.empty()) return;
   if (io::is_training_state(config.weights)) io::check_saved_model(config.weights);
@@ -94,27 +67,14 @@ std::shared_ptr<models::LanguageModel> load_model(const TrainConfig& config, c10
   return model;
 }
 
-TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, memory::Tracker& tracker) {
+TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, const Account& account) {
   {
-    auto claim = tracker.claim(Category::Parameter);
+    auto claim = account.claim(Category::Parameter);
     model = load_model(config, device);
   }
-  tracker.adopt(model->parameters(), Category::Parameter);
-  auto claim = tracker.claim(Category::Optimizer);
+  account.adopt(model->parameters(), Category::Parameter);
+  auto claim = account.claim(Category::Optimizer);
   optimizer = make_optimizer(model->parameters(), config.optimizer);
-}
-
-std::unique_ptr<tape::Recording> make_recording(const TrainConfig& config, tape::RecordingOptions options) {
-  const bool wants_tapes = options.describe || options.verify;
-  const bool by_hand = config.recompute != Recompute::None || config.offload;
-  if (!config.plan && !by_hand && !wants_tapes) return nullptr;
-  options.time_replays = true;
-  options.prove = false;  // every write in our models is an operator's
-  if (config.offload) options.offload = *config.offload;
-  return std::make_unique<tape::Recording>(config.plan
-                                               ? session::planned_fates(*config.plan)
-                                               : fates_by_hand(config.recompute, config.offload.has_value()),
-                                           options);
 }
 
 at::Tensor accumulate_gradients(models::LanguageModel& model, const io::Batch& batch,
@@ -132,13 +92,13 @@ at::Tensor accumulate_gradients(models::LanguageModel& model, const io::Batch& b
 }
 
 StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainConfig& config,
-                    memory::Tracker& tracker) {
+                    const Account& account) {
   StepResult result;
-  tracker.mark("forward and backward");
+  account.mark("forward and backward");
   const double scale = inputs.loss_scale.value_or(1);
   result.loss = accumulate_gradients(*setup.model, inputs.batch, config,
                                      scale / static_cast<double>(inputs.target_count));
-  tracker.mark("optimizer");
+  account.mark("optimizer");
   const auto gradients = setup.optimizer->gradients();
   if (inputs.on_gradients) inputs.on_gradients(gradients);
   result.gradient_norm = optim::grad_norm(gradients);
@@ -159,24 +119,16 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
   return result;
 }
 
-std::uint64_t expected_outside(const TrainConfig& config) {
-  return plan::outside_or_usual(config.plan ? config.plan->predicted.outside_bytes : 0);
-}
-
-std::int64_t meta_passes(const TrainConfig& config) {
+void run_meta_step(TrainingSetup& setup, const TrainConfig& config, const Account& account) {
   constexpr std::int64_t kPasses = 2;  // the first makes gradients, the second adds to them
-  return std::min(kPasses, config.accumulation());
-}
-
-void run_meta_step(TrainingSetup& setup, const TrainConfig& config, memory::Tracker& tracker) {
-  const std::int64_t rows = meta_passes(config) * config.micro_batch;
+  const std::int64_t rows = std::min(kPasses, config.accumulation()) * config.micro_batch;
   const auto tokens = [&](std::int64_t count) {
     return at::empty({count, config.seq_len}, at::TensorOptions(at::kLong).device(c10::kMeta));
   };
   io::Batch batch;
   at::Tensor rest;  // of the batch, which is there as a whole
   {
-    auto claim = tracker.claim(Category::Input);
+    auto claim = account.claim(Category::Input);
     batch = {tokens(rows), tokens(rows)};
     rest = tokens(2 * (config.batch_size - rows));
   }
@@ -185,7 +137,7 @@ void run_meta_step(TrainingSetup& setup, const TrainConfig& config, memory::Trac
             .target_count = rows * config.seq_len,
             .lr = config.optimizer.lr,
             .loss_scale = first_loss_scale(config)},
-           config, tracker);
+           config, account);
 }
 
 std::int64_t count_targets(const at::Tensor& targets) {

@@ -10,10 +10,9 @@
 
 #include "snug/base/export.h"
 #include "snug/io/token_dataset.h"
-#include "snug/memory/tracker.h"
 #include "snug/models/language_model.h"
 #include "snug/optim/optimizer.h"
-#include "snug/tape/recording.h"
+#include "snug/session/step.h"
 #include "snug/train/config.h"
 
 namespace snug::train {
@@ -24,8 +23,6 @@ SNUG_API std::unique_ptr<optim::Optimizer> make_optimizer(const std::vector<at::
 // The tokens of a run; one outside the model's vocabulary is an Error.
 SNUG_API io::TokenDataset open_data(const TrainConfig& config);
 
-// Before anything is made on the device. Throws Error if this build has no kernels for it.
-SNUG_API void prepare(c10::Device device);
 // Throws Error unless config.weights, if any, hold the model that config.json describes; those of a training
 // state must be what was written.
 SNUG_API void check_weights(const TrainConfig& config);
@@ -33,16 +30,12 @@ SNUG_API void check_weights(const TrainConfig& config);
 // The model of a run, with its weights if it has any; on Meta without.
 SNUG_API std::shared_ptr<models::LanguageModel> load_model(const TrainConfig& config, c10::Device device);
 
-// Model and optimizer on one device, their memory claimed with the tracker.
+// Model and optimizer on one device, their memory claimed.
 struct SNUG_API TrainingSetup {
-  TrainingSetup(const TrainConfig& config, c10::Device device, memory::Tracker& tracker);
+  TrainingSetup(const TrainConfig& config, c10::Device device, const Account& account);
   std::shared_ptr<models::LanguageModel> model;
   std::unique_ptr<optim::Optimizer> optimizer;
 };
-
-// Records what follows with the fates that the plan or --recompute asks for; null if all is kept anyway.
-SNUG_API std::unique_ptr<tape::Recording> make_recording(const TrainConfig& config,
-                                                         tape::RecordingOptions options = {});
 
 // Adds the gradients of the whole batch, micro-batch by micro-batch, and returns the loss. That is `scale`
 // times the sum over all targets, whatever the split, so the gradients do not depend on it.
@@ -67,14 +60,10 @@ struct StepResult {
 
 // The whole step; gradients are freed at its end.
 SNUG_API StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainConfig& config,
-                             memory::Tracker& tracker);
+                             const Account& account);
 
-// Beside the device's allocator, once everything is loaded: what was planned with, or the usual.
-SNUG_API std::uint64_t expected_outside(const TrainConfig& config);
-
-// A step on Meta: of many micro-batches two, which need as much as all of them.
-SNUG_API std::int64_t meta_passes(const TrainConfig& config);  // forwards of such a step
-SNUG_API void run_meta_step(TrainingSetup& setup, const TrainConfig& config, memory::Tracker& tracker);
+// Of many micro-batches two, which need as much as all of them.
+SNUG_API void run_meta_step(TrainingSetup& setup, const TrainConfig& config, const Account& account);
 
 SNUG_API std::int64_t count_targets(const at::Tensor& targets);
 

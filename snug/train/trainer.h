@@ -10,12 +10,10 @@
 #include <string>
 
 #include "snug/base/export.h"
-#include "snug/capture/capture.h"
-#include "snug/memory/process_memory.h"
-#include "snug/trace/region_totals.h"
+#include "snug/session/measured.h"
+#include "snug/session/predict.h"
 #include "snug/train/config.h"
 #include "snug/train/metrics.h"
-#include "snug/train/predict.h"
 
 namespace snug::train {
 
@@ -26,7 +24,8 @@ struct TrainOptions {
   bool tapes = false;             // the trace holds the tapes of the first step, so every region is recorded
   std::function<void(const Prediction&)> on_prediction;
   std::function<void(const StepMetrics&)> on_step;
-  // What the user should know: the budget can no longer be promised, a resume splits the batch otherwise.
+  // What the user should know: the budget can no longer be promised, a step is not as planned, a resume
+  // splits the batch otherwise.
   std::function<void(const std::string&)> on_trouble;
   // Before they are used, times the loss scale in fp16: to look at them.
   std::function<void(std::int64_t step, const std::vector<at::Tensor>& gradients)> on_gradients;
@@ -40,12 +39,8 @@ struct TrainOptions {
   const std::atomic<bool>* stop = nullptr;  // set (by Ctrl-C): the run ends after the current step
 };
 
-struct Measured {
-  trace::Snapshot peak;          // at the moment of the peak
-  memory::ProcessMemory memory;  // allocated, reserved, process: the highest seen at the end of a step
-  std::uint64_t host_bytes = 0;  // offloaded, at the highest
-  double step_seconds = 0;       // median, without the first step if there are more
-  trace::Totals recomputed;      // by region, over all steps; empty if all was kept
+struct Measured : snug::Measured {
+  double step_seconds = 0;  // median, without the first step if there are more
 };
 
 struct TrainResult {
@@ -60,8 +55,6 @@ struct TrainResult {
   std::optional<std::uint64_t> budget_bytes;
   Prediction predicted;
   Measured measured;
-
-  SNUG_API std::uint64_t budget_use_bytes(c10::Device device) const;  // what counts against the budget there
 };
 
 // Throws Error for bad input before anything is written, memory::OutOfBudget or c10::OutOfMemoryError when

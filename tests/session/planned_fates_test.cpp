@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "snug/base/error.h"
 #include "snug/plan/plan.h"
 
 namespace snug::session {
@@ -18,37 +17,22 @@ constexpr std::uint64_t kBytes = 100;
 // Answers as a tape would ask: operation, output.
 class Asked {
  public:
-  explicit Asked(plan::RegionPlan region, bool goes_on = true)
-      : fates_(planned_fates({.regions = {std::move(region)}},
-                             goes_on ? [this](const std::string& text) { said.push_back(text); }
-                                     : std::function<void(const std::string&)>())) {}
+  explicit Asked(plan::RegionPlan region)
+      : planned({.accumulation = 1, .regions = {std::move(region)}},
+                [this](PlannedFates::Difference, const std::string& text) { said.push_back(text); }) {}
   Fate operator()(std::uint32_t operation, std::uint32_t output, const char* name = "op") {
-    return fates_({.region = "r",
-                   .outermost = "r",
-                   .operation = name,
-                   .ordinal = operation,
-                   .output = output,
-                   .bytes = kBytes});
+    return planned.fates()({.region = "r",
+                            .outermost = "r",
+                            .operation = name,
+                            .ordinal = operation,
+                            .output = output,
+                            .bytes = kBytes});
   }
+  PlannedFates planned;
   std::vector<std::string> said;
-
- private:
-  tape::Fates fates_;
 };
 
-TEST(PlannedFates, MoreThanPlannedByHandIsAnErrorThatNamesTheRegion) {
-  Asked asked({.region = "r", .bytes = kBytes}, /*goes_on=*/false);
-  EXPECT_EQ(asked(0, 0), Fate::Keep);
-  try {
-    asked(1, 0);
-    ADD_FAILURE() << "went on";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("\"r\" makes more"), std::string::npos) << error.what();
-  }
-  EXPECT_EQ(asked(0, 0), Fate::Keep) << "another call";
-}
-
-TEST(PlannedFates, FromTheByteOnThatIsTooManyAllIsReMade) {
+TEST(PlannedFates, FromTheByteOnThatIsTooManyAllIsRecomputed) {
   Asked asked({.region = "r", .bytes = 2 * kBytes, .offload = {{3, 0, "op"}}});
   EXPECT_EQ(asked(0, 0), Fate::Keep);
   EXPECT_EQ(asked(1, 0), Fate::Keep);
@@ -69,7 +53,7 @@ TEST(PlannedFates, OperationsBeyondThePlansAreKeptUpToItsBytes) {
   EXPECT_EQ(kept, 2);
 }
 
-TEST(PlannedFates, AnotherOperationThanNamedMakesTheCallReMade) {
+TEST(PlannedFates, AnotherOperationThanNamedMakesTheCallRecomputed) {
   Asked asked({.region = "r", .bytes = 9 * kBytes, .recompute = {{1, 0, "op"}}});
   EXPECT_EQ(asked(0, 0), Fate::Keep);
   EXPECT_EQ(asked(1, 0, "another"), Fate::Recompute);
@@ -90,7 +74,35 @@ TEST(PlannedFates, ARegionOfOneOperationIsAnotherCallEachTime) {
   EXPECT_TRUE(asked.said.empty());
 }
 
-TEST(PlannedFates, ARegionThatThePlanDoesNotHaveIsReMade) {
+TEST(PlannedFates, ACallThatBeginsWithMoreThanPlannedKeepsNothing) {
+  Asked asked({.region = "r", .bytes = 9 * kBytes, .first_bytes = kBytes - 1});
+  for (const std::uint32_t operation : {0, 1, 2}) EXPECT_EQ(asked(operation, 0), Fate::Recompute);
+  EXPECT_EQ(asked.said.size(), 1u);
+}
+
+TEST(PlannedFates, AnOperationThatThePlanHasNotIsSaidAndRecomputedFromThereOn) {
+  Asked asked({.region = "r", .bytes = 9 * kBytes, .operations = {"op", "op"}});
+  EXPECT_EQ(asked(0, 0), Fate::Keep);
+  EXPECT_EQ(asked(1, 0, "another"), Fate::Recompute);
+  ASSERT_EQ(asked.said.size(), 1u);
+  EXPECT_NE(asked.said[0].find("another where the plan has op"), std::string::npos) << asked.said[0];
+  EXPECT_EQ(asked(0, 0), Fate::Keep) << "another call";
+  EXPECT_EQ(asked(1, 0), Fate::Keep);
+  EXPECT_EQ(asked(2, 0), Fate::Recompute) << "one more";
+  EXPECT_EQ(asked.said.size(), 2u);
+}
+
+TEST(PlannedFates, ASecondPassOfAStepThatWasPlannedAsOneKeepsNothing) {
+  Asked asked({.region = "r", .bytes = 2 * kBytes});
+  for (int step = 0; step < 2; ++step) {
+    asked.planned.begin_step();
+    for (const std::uint32_t operation : {0, 1}) EXPECT_EQ(asked(operation, 0), Fate::Keep);
+    for (const std::uint32_t operation : {0, 1}) EXPECT_EQ(asked(operation, 0), Fate::Recompute);
+  }
+  EXPECT_EQ(asked.said.size(), 2u);
+}
+
+TEST(PlannedFates, ARegionThatThePlanDoesNotHaveIsRecomputed) {
   Asked asked({.region = "another", .bytes = 9 * kBytes});
   EXPECT_EQ(asked(0, 0), Fate::Recompute);
 }

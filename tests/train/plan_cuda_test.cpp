@@ -10,7 +10,7 @@
 
 #include "snug/base/bytes.h"
 #include "snug/memory/process_memory.h"
-#include "snug/session/hardware_of.h"
+#include "snug/machine/hardware_of.h"
 #include "snug/train/planning.h"
 #include "snug/train/trainer.h"
 
@@ -45,16 +45,15 @@ class PlannedOnCuda : public testing::Test {
     memory::note_memory_before_context(0);
     train(a_step(2, 512, 4, 512));  // loads what a step loads
     memory::empty_cuda_cache();
-    hardware_ = session::hardware_of(kDevice);
+    hardware_ = machine::hardware_of(kDevice);
     hardware_.outside_bytes = memory::process_memory(kDevice).outside_bytes() + 8_MiB;
   }
 
   TrainResult run(const TrainConfig& config, std::uint64_t budget, plan::Decision& decision) {
-    plan::Planner planner = make_planner(config, {.hardware = hardware_});
-    decision = decide(planner, config, hardware_, budget);
+    PlannedStep step = plan_step(make_step(config), {.budget_bytes = budget, .hardware = hardware_});
+    decision = step.decision;
     TrainConfig planned = config;
-    take(planner.write_down(decision, about_step(config)), planned);
-    planned.budget_bytes = budget;
+    take(step.plan, planned);
     // As in a process of its own: else cuBLAS's workspaces of the run before lie somewhere in the middle.
     at::cuda::clearCublasWorkspaces();
     memory::empty_cuda_cache();
@@ -71,9 +70,9 @@ TEST_F(PlannedOnCuda, TheProcessNeedsWhatWasPredicted) {
   int offloaded = 0;
   const TrainConfig steps[] = {a_step(8, 1024, 8, 2048), a_step(4, 2048, 4, 1024), a_step(12, 512, 4, 4096)};
   for (const TrainConfig& config : steps) {
-    const plan::Planner planner = make_planner(config, {.hardware = hardware_});
-    const auto least = static_cast<double>(planner.offers().front().peak_bytes),
-               most = static_cast<double>(planner.plain().peak_bytes);
+    const auto planner = make_planner(make_step(config), {.hardware = hardware_});
+    const auto least = static_cast<double>(planner->offers().front().peak_bytes),
+               most = static_cast<double>(planner->plain().peak_bytes);
     for (int i = 0; i < 4; ++i) {
       const auto budget =
           static_cast<std::uint64_t>(std::uniform_real_distribution(1.02 * least, most)(random));

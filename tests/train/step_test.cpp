@@ -57,7 +57,7 @@ TEST(RunStep, SkipsWhatIsNotFiniteAtEveryScale) {
   config.precision = Precision::Fp16;
   config.micro_batch = config.batch_size;
   memory::Tracker tracker;
-  TrainingSetup setup(config, c10::kCPU, tracker);
+  TrainingSetup setup(config, c10::kCPU, Account(tracker));
   const at::Tensor tokens =
       at::randint(config.model.vocab_size, {config.batch_size, config.seq_len}, at::kLong);
   const io::Batch batch{tokens, tokens};
@@ -72,7 +72,7 @@ TEST(RunStep, SkipsWhatIsNotFiniteAtEveryScale) {
                   .lr = 0.1,
                   .loss_scale = scale,
                   .on_gradients = [](const auto& gradients) { gradients[0].fill_(NAN); }},
-                 config, tracker);
+                 config, Account(tracker));
     EXPECT_TRUE(std::isnan(result.gradient_norm.item<double>()));
   }
   for (std::size_t i = 0; i < before.size(); ++i)

@@ -13,7 +13,7 @@
 #include "snug/io/training_state.h"
 #include "snug/memory/out_of_budget.h"
 #include "snug/report/peak.h"
-#include "snug/train/predict.h"
+#include "snug/train/planning.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/train/random_shape.h"
 
@@ -61,7 +61,7 @@ TEST_F(Trainer, PredictsTheMeasuredPeakToTheByteWhateverIsOffloaded) {
     TrainConfig config = random_shape(seed + i);
     config.recompute = static_cast<Recompute>(i % 3);
     const bool has_one_value = config.recompute == Recompute::Block;  // what comes in
-    config.offload = tape::OffloadLimit{.share = i < 3 || has_one_value ? 1 : 0.6};
+    config.offload = OffloadLimit{.share = i < 3 || has_one_value ? 1 : 0.6};
     const TrainResult result = train(config);
     SCOPED_TRACE("seed " + std::to_string(seed + i) + ": " + to_json(config).dump());
     EXPECT_EQ(result.predicted.peak.total, result.measured.peak.total);

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <functional>
 
-namespace snug::session {
+namespace snug::machine {
 
 class Stopwatch {
  public:
@@ -25,4 +25,4 @@ double seconds_of(c10::Device device, const std::function<void()>& run, int time
 // on the machine only slows it. A row lasts `least_seconds`, so that clocks and power are those of long work.
 double seconds_per_run(c10::Device device, const std::function<void()>& run, double least_seconds);
 
-}  // namespace snug::session
+}  // namespace snug::machine

@@ -8,7 +8,7 @@
 
 #include "snug/base/export.h"
 
-namespace snug::session {
+namespace snug::machine {
 
 // Of `times` calls in a row, by the GPU's events on the current stream.
 double cuda_seconds(c10::Device device, const std::function<void()>& run, int times);
@@ -28,4 +28,4 @@ struct LinkRates {
 SNUG_API LinkRates measure_links(c10::Device device, std::uint64_t piece_bytes,
                                  const std::function<void()>& compute);
 
-}  // namespace snug::session
+}  // namespace snug::machine

@@ -1,4 +1,4 @@
-#include "snug/session/host_probe.h"
+#include "snug/machine/host_probe.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
@@ -12,9 +12,9 @@
 #include "snug/base/error.h"
 #include "snug/host/free_memory.h"
 #include "snug/optim/adamw.h"
-#include "snug/session/probe_clock.h"
+#include "snug/machine/probe_clock.h"
 
-namespace snug::session {
+namespace snug::machine {
 namespace {
 
 // "model name\t: AMD EPYC 9654"
@@ -53,4 +53,4 @@ double adam_rate(std::int64_t parameters, double least_seconds) {
                      c10::kCPU, [&] { optimizer.step(1e-4); }, least_seconds);
 }
 
-}  // namespace snug::session
+}  // namespace snug::machine

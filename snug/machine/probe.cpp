@@ -1,7 +1,6 @@
-#include "snug/session/probe.h"
+#include "snug/machine/probe.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Context.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
@@ -10,16 +9,16 @@
 
 #include "snug/base/error.h"
 #include "snug/hooks/device.h"
+#include "snug/machine/cuda_probe.h"
+#include "snug/machine/hardware_of.h"
+#include "snug/machine/host_probe.h"
+#include "snug/machine/prepare.h"
+#include "snug/machine/probe_clock.h"
 #include "snug/memory/process_memory.h"
 #include "snug/ops/attention.h"
-#include "snug/ops/kernel_image.h"
 #include "snug/ops/linear_cross_entropy.h"
-#include "snug/session/cuda_probe.h"
-#include "snug/session/hardware_of.h"
-#include "snug/session/host_probe.h"
-#include "snug/session/probe_clock.h"
 
-namespace snug::session {
+namespace snug::machine {
 namespace {
 
 // A GPU that computes with constants needs less power, so its clock stays higher than in training. A CPU
@@ -127,20 +126,13 @@ LinkRates link_rates(const ProbeOptions& options) {
 ProbeOptions complete(ProbeOptions options) {
   const bool is_gpu = options.device.is_cuda();
   options.device = hooks::with_index(options.device);
+  if (!options.say) options.say = [](const std::string&) {};
   if (options.tokens.empty())
     options.tokens = is_gpu ? std::vector<std::int64_t>{4096, 32768} : std::vector<std::int64_t>{256};
   const std::string missing = ops::missing_attention_kernel(
       options.device.type(), is_gpu ? at::kBFloat16 : at::kFloat, options.head_dim);
   check(missing.empty(), missing);
   return options;
-}
-
-// Before the context, so that what others hold is known.
-void prepare_gpu(c10::DeviceIndex device) {
-  memory::note_memory_before_context(device);
-  const std::string missing = ops::missing_kernel_image(device);
-  check(missing.empty(), missing);
-  at::globalContext().lazyInitDevice(at::kCUDA);
 }
 
 class Probe {
@@ -161,14 +153,13 @@ class Probe {
     // Last: by then the libraries are loaded, but for some kernels that only a step uses.
     constexpr std::uint64_t kLater = 8_MiB;
     if (is_gpu) hardware.outside_bytes = memory::process_memory(options_.device).outside_bytes() + kLater;
-    plan::validate(hardware, "what the probe measured");
     return hardware;
   }
 
  private:
   template <class Run>
   auto measure(const std::string& what, const Run& run) const {
-    if (options_.say) options_.say(what);
+    options_.say(what);
     try {
       return run();
     } catch (const c10::OutOfMemoryError& error) {
@@ -214,10 +205,15 @@ class Probe {
 
 plan::Hardware probe(const ProbeOptions& options) {
   const ProbeOptions all = complete(options);
-  if (all.device.is_cuda()) prepare_gpu(all.device.index());
+  prepare(all.device);
   const c10::DeviceGuard guard(all.device);
-  const at::NoGradGuard no_grad;
-  return Probe(all).run();
+  plan::Hardware hardware = [&] {
+    const at::NoGradGuard no_grad;
+    return Probe(all).run();
+  }();
+  if (all.steps) hardware.operators = probe_operators(all.device, all.most_positions, all.steps, all.say);
+  plan::validate(hardware, "what the probe measured");
+  return hardware;
 }
 
-}  // namespace snug::session
+}  // namespace snug::machine

@@ -1,4 +1,4 @@
-#include "snug/session/cuda_probe.h"
+#include "snug/machine/cuda_probe.h"
 
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/Sleep.h>
@@ -12,7 +12,7 @@
 #include <array>
 #include <cmath>
 
-namespace snug::session {
+namespace snug::machine {
 namespace {
 
 constexpr std::int64_t kSleepCycles = 1'000'000;  // 0.5 ms: so that the host is ahead
@@ -140,4 +140,4 @@ LinkRates measure_links(c10::Device device, std::uint64_t piece_bytes, const std
   return {.to_host = link(true, false), .to_device = link(false, true), .both_ways = link(true, true)};
 }
 
-}  // namespace snug::session
+}  // namespace snug::machine

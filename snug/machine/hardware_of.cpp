@@ -1,4 +1,4 @@
-#include "snug/session/hardware_of.h"
+#include "snug/machine/hardware_of.h"
 
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -9,9 +9,9 @@
 #include "snug/base/error.h"
 #include "snug/hooks/device.h"
 #include "snug/memory/process_memory.h"
-#include "snug/session/host_probe.h"
+#include "snug/machine/host_probe.h"
 
-namespace snug::session {
+namespace snug::machine {
 namespace {
 
 namespace fs = std::filesystem;
@@ -55,6 +55,10 @@ plan::Hardware hardware_of(c10::Device device) {
   return plan::preset_like(here.name, here.memory_bytes);
 }
 
+std::uint64_t memory_bytes(c10::Device device) {
+  return device.is_cuda() ? cuda_device(device).memory_bytes : 0;
+}
+
 std::string device_name(c10::Device device) {
   return device.is_cuda() ? cuda_device(device).name : cpu_name();
 }
@@ -77,4 +81,4 @@ HardwareHere hardware_here(c10::Device device) {
   return {std::move(probed), file, concat("probed: ", file.string())};
 }
 
-}  // namespace snug::session
+}  // namespace snug::machine

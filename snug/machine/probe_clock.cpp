@@ -1,12 +1,12 @@
-#include "snug/session/probe_clock.h"
+#include "snug/machine/probe_clock.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "snug/session/cuda_probe.h"
+#include "snug/machine/cuda_probe.h"
 
-namespace snug::session {
+namespace snug::machine {
 
 namespace {
 constexpr double kShortest = 1e-9;  // of a clock's tick, so that nothing is divided by 0
@@ -31,4 +31,4 @@ double seconds_per_run(c10::Device device, const std::function<void()>& run, dou
   return best;
 }
 
-}  // namespace snug::session
+}  // namespace snug::machine

@@ -4,10 +4,10 @@
 #include <torch/cuda.h>
 
 #include "snug/base/bytes.h"
-#include "snug/session/hardware_of.h"
-#include "snug/session/probe.h"
+#include "snug/machine/hardware_of.h"
+#include "snug/machine/probe.h"
 
-namespace snug::session {
+namespace snug::machine {
 namespace {
 
 TEST(ProbeCuda, MeasuresTheGpuAndItsLink) {
@@ -34,4 +34,4 @@ TEST(ProbeCuda, MeasuresTheGpuAndItsLink) {
 }
 
 }  // namespace
-}  // namespace snug::session
+}  // namespace snug::machine

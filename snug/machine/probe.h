@@ -1,7 +1,7 @@
 // Measures the machine that is here, in well under 20 seconds: what plans are made with.
 //
-//   plan::Hardware hardware = session::probe({.device = c10::Device(c10::kCUDA, 0)});
-//   plan::save_hardware(hardware, session::probe_file(c10::kCUDA));
+//   plan::Hardware hardware = machine::probe({.device = c10::Device(c10::kCUDA, 0)});
+//   plan::save_hardware(hardware, machine::probe_file(c10::kCUDA));
 //
 // Nothing else should run on the machine meanwhile.
 #pragma once
@@ -16,9 +16,10 @@
 
 #include "snug/base/bytes.h"
 #include "snug/base/export.h"
+#include "snug/machine/operator_probe.h"
 #include "snug/plan/hardware.h"
 
-namespace snug::session {
+namespace snug::machine {
 
 struct ProbeOptions {
   c10::Device device = c10::kCPU;
@@ -34,6 +35,10 @@ struct ProbeOptions {
   std::uint64_t disk_bytes = 256_MiB;
   double least_seconds = 0.01;  // for each thing that is timed, three times; it runs as often as that takes
   double most_seconds = 3;      // for each figure; it is then that of what was timed by then
+  // Takes steps of a model, whose operators are timed one by one: products and attention alone, on a rested
+  // GPU, are faster than in a step. Empty: plans are made with the rates above.
+  RunSteps steps;
+  std::int64_t most_positions = 32768;          // of a sequence in such a step
   std::function<void(const std::string&)> say;  // what is being measured
 };
 
@@ -41,4 +46,4 @@ struct ProbeOptions {
 // memory or the disk run out.
 SNUG_API plan::Hardware probe(const ProbeOptions& options);
 
-}  // namespace snug::session
+}  // namespace snug::machine

@@ -1,13 +1,13 @@
-#include "snug/train/trace_recorder.h"
+#include "snug/session/trace_recorder.h"
 
 #include "snug/base/error.h"
 
-namespace snug::train {
+namespace snug::session {
 
-TraceRecorder::TraceRecorder(const std::filesystem::path& path, const TrainConfig& config, std::int64_t steps)
+TraceRecorder::TraceRecorder(const std::filesystem::path& path, const trace::TraceInfo& info,
+                             std::int64_t steps)
     : steps_left_(steps) {
-  if (!path.empty())
-    writer_.emplace(path, trace::TraceInfo{.device = config.device.str(), .about = to_json(config)});
+  if (!path.empty()) writer_.emplace(path, info);
 }
 
 TraceRecorder::~TraceRecorder() {
@@ -43,4 +43,4 @@ void TraceRecorder::finish() {
   writer_.reset();
 }
 
-}  // namespace snug::train
+}  // namespace snug::session

@@ -1,4 +1,4 @@
-#include "snug/session/probe.h"
+#include "snug/machine/probe.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -10,11 +10,11 @@
 #include <string>
 
 #include "snug/base/error.h"
-#include "snug/session/hardware_of.h"
+#include "snug/machine/hardware_of.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temporary_folder.h"
 
-namespace snug::session {
+namespace snug::machine {
 namespace {
 
 namespace fs = std::filesystem;
@@ -189,4 +189,4 @@ TEST(HardwareHere, CountsThreadsAsPartOfTheName) {
 }
 
 }  // namespace
-}  // namespace snug::session
+}  // namespace snug::machine

@@ -1,13 +1,14 @@
-#include "snug/train/probe_operators.h"
+#include "snug/machine/operator_probe.h"
 
-#include <algorithm>
+#include <c10/util/Exception.h>
+
 #include <map>
 #include <tuple>
 
 #include "snug/base/error.h"
-#include "snug/train/planning.h"
+#include "snug/capture/operator_timer.h"
 
-namespace snug::train {
+namespace snug::machine {
 
 namespace {
 
@@ -15,7 +16,6 @@ struct Size {
   std::int64_t sequences, tokens;
 };
 constexpr Size kSizes[] = {{1, 32768}, {8, 4096}, {1, 4096}};
-constexpr std::int64_t kLayers = 2;
 // A rested GPU is faster than one at work: all sizes are timed after as much of it, a second on an H200.
 constexpr std::int64_t kWarmUp = 6;
 constexpr std::int64_t kTokens = 65536;  // of a step, in two or more parts: gradients are made, then added to
@@ -26,22 +26,21 @@ Size fitted(Size size, std::int64_t most_positions) {
   return size;
 }
 
-TrainConfig few_layers(const models::ModelConfig& model, c10::Device device, Size size) {
-  TrainConfig config;
-  config.model_name = "probe";
-  config.model = model;
-  config.model.num_layers = std::min(model.num_layers, kLayers);
-  config.device = device;
-  config.precision = Precision::Bf16;
-  config.micro_batch = size.sequences;
-  config.batch_size = kTokens / size.tokens;
-  config.seq_len = size.tokens;
-  return config;
-}
-
 }  // namespace
 
-std::vector<plan::MeasuredOperator> probe_operators(const models::ModelConfig& model, c10::Device device,
+std::vector<plan::MeasuredOperator> time_operators(
+    c10::Device device, const std::function<void(const std::function<void()>&)>& run) {
+  capture::OperatorTimer timer(device);
+  std::vector<plan::MeasuredOperator> measured;
+  run([&] {
+    measured.clear();
+    for (auto& [work, seconds] : timer.take()) measured.push_back({std::move(work), seconds});
+  });
+  return measured;
+}
+
+std::vector<plan::MeasuredOperator> probe_operators(c10::Device device, std::int64_t most_positions,
+                                                    const RunSteps& run,
                                                     const std::function<void(const std::string&)>& say) {
   struct Sum {
     plan::MeasuredOperator measured;
@@ -49,11 +48,13 @@ std::vector<plan::MeasuredOperator> probe_operators(const models::ModelConfig& m
   };
   std::map<std::tuple<std::string, double, double>, Sum> sums;
   for (const Size& wanted : kSizes) {
-    const Size size = fitted(wanted, model.max_positions);
+    const Size size = fitted(wanted, most_positions);
     const std::string what = concat("operators of a step, ", size.sequences, " x ", size.tokens, " tokens");
     say(what);
     try {
-      for (auto& [work, seconds] : time_operators(few_layers(model, device, size), kWarmUp)) {
+      for (auto& [work, seconds] : time_operators(device, [&](const auto& after_step) {
+             run({size.sequences, size.tokens, kTokens, kWarmUp + 1, after_step});
+           })) {
         Sum& sum = sums[{work.name, work.flops, work.bytes}];
         sum.measured.work = std::move(work);
         sum.measured.seconds += seconds;
@@ -74,4 +75,4 @@ std::vector<plan::MeasuredOperator> probe_operators(const models::ModelConfig& m
   return measured;
 }
 
-}  // namespace snug::train
+}  // namespace snug::machine

@@ -1,19 +1,18 @@
-// Writes the trace of a run's first steps. Internal to train.
+// Writes the trace of a run's first steps. Internal to session.
 #pragma once
 
 #include <filesystem>
 #include <optional>
 #include <vector>
 
-#include "snug/train/config.h"
 #include "snug/trace/trace.h"
 
-namespace snug::train {
+namespace snug::session {
 
 class TraceRecorder final : public trace::EventSink {
  public:
-  TraceRecorder(const std::filesystem::path& path, const TrainConfig& config,
-                std::int64_t steps);  // empty path: no trace
+  // Empty path: no trace.
+  TraceRecorder(const std::filesystem::path& path, const trace::TraceInfo& info, std::int64_t steps);
   // A run that failed for want of memory leaves its trace: it shows why. Never throws.
   ~TraceRecorder() override;
 
@@ -29,4 +28,4 @@ class TraceRecorder final : public trace::EventSink {
   bool failed_ = false;
 };
 
-}  // namespace snug::train
+}  // namespace snug::session

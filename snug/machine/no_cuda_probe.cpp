@@ -1,7 +1,7 @@
 #include "snug/base/error.h"
-#include "snug/session/cuda_probe.h"
+#include "snug/machine/cuda_probe.h"
 
-namespace snug::session {
+namespace snug::machine {
 
 namespace {
 [[noreturn]] void no_cuda() {
@@ -16,4 +16,4 @@ LinkRates measure_links(c10::Device, std::uint64_t, const std::function<void()>&
   no_cuda();
 }
 
-}  // namespace snug::session
+}  // namespace snug::machine

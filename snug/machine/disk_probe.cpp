@@ -10,10 +10,10 @@
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
-#include "snug/session/host_probe.h"
-#include "snug/session/probe_clock.h"
+#include "snug/machine/host_probe.h"
+#include "snug/machine/probe_clock.h"
 
-namespace snug::session {
+namespace snug::machine {
 namespace {
 
 constexpr std::size_t kBlock = 4_MiB;
@@ -101,4 +101,4 @@ double disk_rate(const std::filesystem::path& folder, std::uint64_t bytes, doubl
   return static_cast<double>(written + read) / (write_seconds + reading.seconds());
 }
 
-}  // namespace snug::session
+}  // namespace snug::machine

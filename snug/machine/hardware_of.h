@@ -3,16 +3,20 @@
 
 #include <c10/core/Device.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
 #include "snug/base/export.h"
 #include "snug/plan/hardware.h"
 
-namespace snug::session {
+namespace snug::machine {
 
 // The preset of the device; of an h200 where there is no GPU.
 SNUG_API plan::Hardware hardware_of(c10::Device device);
+
+// Of a GPU; 0 for the CPU.
+SNUG_API std::uint64_t memory_bytes(c10::Device device);
 
 // What a probe of it is called: "NVIDIA H200", "AMD EPYC 9654, 16 threads".
 SNUG_API std::string device_name(c10::Device device);
@@ -31,4 +35,4 @@ struct HardwareHere {
 // Throws Error, which names the file and says to probe again, if it is damaged.
 SNUG_API HardwareHere hardware_here(c10::Device device);
 
-}  // namespace snug::session
+}  // namespace snug::machine

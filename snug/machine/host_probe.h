@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-namespace snug::session {
+namespace snug::machine {
 
 // "AMD EPYC 9654, 16 threads": its rates are those of so many.
 std::string cpu_name();
@@ -22,4 +22,4 @@ double adam_rate(std::int64_t parameters, double least_seconds);
 // written.
 double disk_rate(const std::filesystem::path& folder, std::uint64_t bytes, double most_seconds);
 
-}  // namespace snug::session
+}  // namespace snug::machine

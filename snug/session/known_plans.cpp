@@ -1,0 +1,77 @@
+#include "snug/session/known_plans.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "snug/base/error.h"
+
+namespace snug::session {
+
+namespace {
+
+constexpr double kBucket = 1.25;  // a plan for steps so many times as large wastes too much
+
+bool is_alike(const plan::Plan& a, const plan::Plan& b) {
+  return std::ranges::equal(a.regions, b.regions, [](const auto& one, const auto& other) {
+    return one.region == other.region && one.structure == other.structure;
+  });
+}
+
+std::uint64_t bytes(const plan::Plan& plan) {
+  std::uint64_t sum = 0;
+  for (const plan::RegionPlan& region : plan.regions) sum += region.bytes;
+  return sum;
+}
+
+}  // namespace
+
+const KnownPlan& KnownPlans::add(plan::Plan plan, std::int64_t size) {
+  std::erase_if(plans_, [&](const KnownPlan& known) {
+    return known.size == size && is_alike(known.plan, plan) && bytes(known.plan) <= bytes(plan);
+  });
+  return plans_.emplace_back(std::move(plan), size);
+}
+
+const KnownPlan* KnownPlans::covering(std::int64_t size, const KnownPlan& like) const {
+  const KnownPlan* best = nullptr;
+  for (const KnownPlan& known : plans_)
+    if (known.size >= size && static_cast<double>(known.size) <= kBucket * static_cast<double>(size) &&
+        is_alike(known.plan, like.plan) && (!best || known.size < best->size))
+      best = &known;
+  return best;
+}
+
+const KnownPlan& KnownPlans::largest_like(const KnownPlan& known) const {
+  const KnownPlan* largest = &known;
+  for (const KnownPlan& other : plans_)
+    if (is_alike(other.plan, known.plan) && bytes(other.plan) > bytes(largest->plan)) largest = &other;
+  return *largest;
+}
+
+const KnownPlan* KnownPlans::for_step(std::span<const trace::RegionTape> tapes) const {
+  const auto found = std::ranges::find_if(
+      plans_, [&](const KnownPlan& known) { return difference(known.plan, tapes).empty(); });
+  return found == plans_.end() ? nullptr : &*found;
+}
+
+std::uint64_t made_bytes(std::span<const trace::RegionTape> tapes) {
+  std::uint64_t sum = 0;
+  for (const trace::RegionTape& tape : tapes) sum += plan::made_bytes(tape);
+  return sum;
+}
+
+std::string difference(const plan::Plan& plan, std::span<const trace::RegionTape> tapes) {
+  for (const trace::RegionTape& tape : tapes) {
+    if (tape.unpacks.empty()) continue;  // no backward: an evaluation, or a step that threw
+    const auto planned = std::ranges::find(plan.regions, tape.region, &plan::RegionPlan::region);
+    if (planned == plan.regions.end()) return concat("region \"", tape.region, "\" is not in the plan");
+    try {
+      plan::check_matches(*planned, tape);
+    } catch (const Error& error) {
+      return error.what();
+    }
+  }
+  return "";
+}
+
+}  // namespace snug::session

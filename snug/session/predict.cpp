@@ -1,0 +1,66 @@
+#include "snug/session/predict.h"
+
+#include "snug/base/error.h"
+#include "snug/hooks/meta_target.h"
+#include "snug/host/arena.h"
+#include "snug/plan/allocator_replay.h"
+#include "snug/plan/hardware.h"
+
+namespace snug {
+
+namespace {
+
+constexpr std::uint64_t kHostPiece = 512;  // as the arena hands them out
+
+// Every call of a region moves the same.
+std::uint64_t host_bytes(const trace::Totals& totals) {
+  std::uint64_t bytes = 0;
+  for (const auto& [region, some] : totals)
+    if (some.calls > 0)
+      bytes += (some.offloaded_bytes + some.offloaded_values * (kHostPiece - 1)) / some.calls;
+  return bytes;
+}
+
+std::uint64_t expected_outside(const Treatment& treatment) {
+  return plan::outside_or_usual(treatment.plan ? treatment.plan->predicted.outside_bytes : 0);
+}
+
+}  // namespace
+
+Prediction predict(const Step& step, const plan::Split& split, const Treatment& treatment,
+                   const PredictOptions& options) {
+  check(static_cast<bool>(step.on_meta), "a step is predicted by running it on Meta: it says not how");
+  const hooks::MetaTargetScope target(step.device.type());
+  plan::CachingAllocatorOptions torchs{.expandable_segments = true};
+  if (options.device_bytes > 0) torchs.device_bytes = options.device_bytes;
+  plan::AllocatorReplay allocator(torchs);
+  trace::Snapshot setup_peak;
+  Prediction prediction;
+  static_cast<capture::Captured&>(prediction) = capture::capture(
+      c10::kMeta,
+      [&](memory::Tracker& tracker) {
+        const auto run = step.on_meta(Account(tracker), split);
+        // What is being built counts as temporary until it is claimed; the categories' own
+        // maxima are those of the steps.
+        setup_peak = tracker.peak();
+        tracker.reset_peak();
+        const auto recording = make_recording(treatment, {.prove = false});
+        for (std::int64_t i = 0; i < options.steps; ++i) run();
+        if (recording) prediction.host_bytes = host_bytes(recording->totals());
+      },
+      {.sink = step.device.is_cuda() ? &allocator : nullptr, .workspaces = step.device.is_cpu()});
+  prediction.device = step.device.type();
+  prediction.reserved_bytes = allocator.allocator().peak_reserved_bytes();
+  prediction.needed_cap_bytes = allocator.allocator().needed_limit_bytes();
+  if (step.device.is_cuda())
+    prediction.outside_bytes =
+        options.outside_bytes > 0 ? options.outside_bytes : expected_outside(treatment);
+  if (setup_peak.total > prediction.peak.total) prediction.peak = setup_peak;
+  return prediction;
+}
+
+bool may_fit_here(const Prediction& prediction) {
+  return prediction.device != c10::kCPU || prediction.peak.total <= host::free_host_bytes();
+}
+
+}  // namespace snug

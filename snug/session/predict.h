@@ -1,0 +1,44 @@
+// What a step will need, from running it on Meta: seconds, and no memory to speak of, whatever the size of
+// the model.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "snug/base/export.h"
+#include "snug/capture/capture.h"
+#include "snug/session/step.h"
+#include "snug/session/treatment.h"
+
+namespace snug {
+
+struct Prediction : capture::Captured {
+  c10::DeviceType device = c10::kCPU;
+  std::uint64_t host_bytes = 0;        // of what is offloaded
+  std::uint64_t reserved_bytes = 0;    // on CUDA: by torch's allocator, with segments that grow
+  std::uint64_t needed_cap_bytes = 0;  // on CUDA: with a lower cap torch's allocator would empty its cache
+  std::uint64_t outside_bytes = 0;     // on CUDA: context and libraries, as planned with or usual
+
+  std::uint64_t process_bytes() const { return outside_bytes + reserved_bytes; }
+  // What counts against a budget: bytes of tensors on the CPU, of the process on a GPU.
+  std::uint64_t budget_use() const { return device == c10::kCUDA ? process_bytes() : peak.total; }
+  // The least under which torch's allocator never empties its cache.
+  std::uint64_t least_budget() const {
+    return device == c10::kCUDA ? outside_bytes + std::max(needed_cap_bytes, reserved_bytes) : peak.total;
+  }
+};
+
+struct PredictOptions {
+  std::int64_t steps = 2;
+  std::uint64_t device_bytes = 0;   // the GPU's memory, by which torch's allocator takes addresses; 0: much
+  std::uint64_t outside_bytes = 0;  // on CUDA; 0: what the plan says, or the usual
+};
+
+// Throws Error if the step cannot run on Meta.
+SNUG_API Prediction predict(const Step& step, const plan::Split& split, const Treatment& treatment = {},
+                            const PredictOptions& options = {});
+
+// On the CPU, where nobody refuses memory before it is too late: whether the machine has that much free.
+SNUG_API bool may_fit_here(const Prediction& prediction);
+
+}  // namespace snug

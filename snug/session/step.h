@@ -1,0 +1,66 @@
+// What a step of somebody's training is to snug before it runs: enough to plan it, and to say what it needs.
+//
+//   Step step{.device = c10::kCUDA, .on_meta = [](const Account&, const plan::Split&) ->
+//   std::function<void()> {
+//     auto net = capture::on_meta([] { return std::make_shared<Net>(); });
+//     auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters());
+//     return [=] {
+//       net->loss(at::empty({32, 64}, c10::kMeta)).backward();
+//       optimizer->step();
+//       optimizer->zero_grad();
+//     };
+//   }};
+//
+// The forward names its parts with snug::region().
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/base/json.h"
+#include "snug/memory/tracker.h"
+#include "snug/plan/planner.h"
+#include "snug/trace/category.h"
+
+namespace snug {
+
+// Where a step says what its memory is for: a session's, or that of a step on Meta.
+class Account {
+ public:
+  explicit Account(memory::Tracker& tracker) : tracker_(&tracker) {}
+
+  // See memory::Tracker.
+  [[nodiscard]] memory::Tracker::Claim claim(trace::Category category) const {
+    return tracker_->claim(category);
+  }
+  void adopt(at::TensorList tensors, trace::Category category) const { tracker_->adopt(tensors, category); }
+  void mark(std::string_view phase) const { tracker_->mark(phase); }
+
+ private:
+  memory::Tracker* tracker_;
+};
+
+struct Step {
+  c10::Device device = c10::kCPU;  // where it will run; Meta stands for this one
+  // What it is: written into its plans. A plan for another is refused, with the first key that differs.
+  Json identity = Json::object();
+  // Ways to split its batch, the plain one first, without models. Empty: it runs as it is.
+  std::vector<plan::Split> splits;
+  // Builds on Meta what a step at this split needs and returns the step, which may be run several times. Of
+  // many passes it may run two, which need as much as all of them.
+  std::function<std::function<void()>(const Account&, const plan::Split&)> on_meta;
+  // Of the tensors' peak: what kernels take for themselves at moments that nobody can foresee.
+  double scratch_share = 0;
+};
+
+// The step's identity with what every plan depends on: torch, kind of device, threads.
+SNUG_API Json identity_of(const Step& step);
+
+SNUG_API plan::Split plain_split(const Step& step);
+
+}  // namespace snug
