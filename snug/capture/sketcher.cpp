@@ -32,6 +32,7 @@ void Sketcher::begin(tape::Recording& recording) {
   places_.clear();
   moments_ = std::make_unique<SketchedMoments>();
   tracker_.send_to(moments_.get());
+  moments_->begin_step();
 }
 
 Sketch Sketcher::finish(tape::Recording& recording) {
@@ -39,6 +40,7 @@ Sketch Sketcher::finish(tape::Recording& recording) {
   tracker_.send_to(nullptr);
   const auto moments = std::exchange(moments_, nullptr);
   ensure(moments != nullptr, "a sketch was finished that had not begun");
+  moments->settle();
   auto tapes = recording.take_numbered_tapes();  // among them may be some from before
   for (const auto& [number, passage] : moments->passages) {
     const auto tape = tapes.find(number);
@@ -87,6 +89,12 @@ void Sketcher::on_operation(std::uint64_t tape, std::uint32_t operation) {
   operators[operation] = last_operator;
 }
 
+void Sketcher::on_save(std::uint64_t tape) {
+  std::lock_guard lock(mutex_);
+  Places& places = places_[tape];
+  places.saved_at.push_back(static_cast<std::uint32_t>(places.operators.size()));
+}
+
 void Sketcher::before_unpack(std::uint64_t tape, std::size_t save) {
   tracker_.mark("unpack", tape_and_save(tape, save));
   is_unpacking = true;
@@ -107,14 +115,18 @@ Sketch::Call Sketcher::make_call(const SketchedMoments& moments, std::uint64_t n
   const Places& places = places_.at(number);
   Sketch::Call call{.tape = std::move(tape),
                     .operators = places.operators,
+                    .saved_at = places.saved_at,
                     .forward = passage.forward,
                     .forward_begin = passage.forward_begin,
                     .forward_end = passage.forward_end};
   for (trace::ValueIndex value = 0; value < call.tape.values.size(); ++value)
     call.blocks.push_back(moments.block(places.blocks.at(value)));
-  for (std::size_t i = 0; i < call.tape.operations.size(); ++i)
-    call.tape.operations[i].peak_bytes = moments.peaks[call.operators[i]];
-  for (const std::uint32_t ran : call.operators) call.ends.push_back(moments.ends[ran]);
+  for (std::size_t i = 0; i < call.tape.operations.size(); ++i) {
+    const std::uint32_t ran = call.operators[i];
+    call.begins.push_back(std::max(call.forward_begin, ran == 0 ? 0 : moments.ends[ran - 1]));
+    call.ends.push_back(moments.ends[ran]);
+    call.tape.operations[i].peak_bytes = moments.peak_between(call.begins[i], call.ends[i]);
+  }
   for (std::size_t i = 0; i < call.tape.saves.size(); ++i) {
     const auto released = passage.releases.find(i);
     call.releases.push_back(released == passage.releases.end() ? moments.sketch.moments : released->second);

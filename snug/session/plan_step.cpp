@@ -13,13 +13,8 @@ namespace snug {
 
 PlannedStep plan_step(const std::function<void(memory::Tracker&)>& step, const PlanOptions& options) {
   const bool is_gpu = options.hardware.is_gpu;
-  hooks::MetaTargetScope target(is_gpu ? c10::kCUDA : c10::kCPU);
-  auto model = std::make_shared<const plan::StepModel>(capture::sketch(
-                                                           [&](memory::Tracker& tracker) {
-                                                             target.take_workspaces();
-                                                             step(tracker);
-                                                           },
-                                                           /*workspaces=*/!is_gpu),
+  const hooks::MetaTargetScope target(is_gpu ? c10::kCUDA : c10::kCPU);
+  auto model = std::make_shared<const plan::StepModel>(capture::sketch(step, /*workspaces=*/!is_gpu),
                                                        /*passes=*/1, plan::MeasuredCosts(options.hardware),
                                                        plan::links_of(options.hardware));
   auto planner = std::make_shared<const plan::Planner>(std::vector<plan::Split>{{.model = std::move(model)}},

@@ -85,13 +85,12 @@ std::vector<std::int64_t> head_chunks(const TrainConfig& config, std::int64_t mi
 }  // namespace
 
 trace::Sketch sketch_step(const TrainConfig& config, std::int64_t micro_batch, std::int64_t head_chunks) {
-  hooks::MetaTargetScope target(config.device.type());
+  const hooks::MetaTargetScope target(config.device.type());
   TrainConfig shape = config;
   shape.micro_batch = micro_batch;
   shape.head_chunks = head_chunks;
   return capture::sketch(
       [&](memory::Tracker& tracker) {
-        target.take_workspaces();
         TrainingSetup setup(shape, c10::kMeta, tracker);
         run_meta_step(setup, shape, tracker);
       },
