@@ -12,7 +12,7 @@
 #include "snug/capture/sketch.h"
 #include "snug/hooks/meta_target.h"
 #include "snug/ops/linear_cross_entropy.h"
-#include "snug/train/predict.h"
+#include "snug/plan/fitted.h"
 #include "snug/train/step.h"
 #include "snug/train/trainer.h"
 
@@ -45,21 +45,6 @@ plan::Overhead overhead(const TrainConfig& config, const plan::Hardware& hardwar
   if (config.device.is_cpu() && config.precision != Precision::Fp32 && at::get_num_threads() > 1)
     overhead.share = 0.015;
   return overhead;
-}
-
-double share_beside(std::uint64_t tensors, std::uint64_t held) {
-  return static_cast<double>(held) / static_cast<double>(tensors) - 1;
-}
-
-// The plain step has gaps of its own, whatever is chosen instead of it.
-double plain_share(const plan::Planner& planner, const TrainConfig& config, const plan::Hardware& hardware) {
-  const plan::Split& split = planner.splits().front();
-  TrainConfig plain = config;
-  plain.plan.reset();
-  plain.micro_batch = split.micro_batch;
-  plain.head_chunks = split.head_chunks;
-  return share_beside(split.model->peak_bytes(split.model->all_kept()),
-                      predict(plain, {.device_bytes = hardware.memory_bytes}).reserved_bytes);
 }
 
 std::vector<std::int64_t> divisors(std::int64_t batch) {
@@ -119,24 +104,7 @@ plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& opt
 plan::Decision decide(plan::Planner& planner, const TrainConfig& config, const plan::Hardware& hardware,
                       std::uint64_t budget_bytes) {
   if (!config.device.is_cuda()) return planner.decide(budget_bytes);
-  plan::Overhead overhead = planner.overhead();
-  overhead.share = plain_share(planner, config, hardware);
-  planner.set_plain_overhead(overhead);
-  overhead.share = 0;
-  while (true) {
-    planner.set_overhead(overhead);
-    const plan::Decision decision = planner.decide(budget_bytes);
-    TrainConfig planned = config;
-    take(planner.write_down(decision, about_step(config)), planned);
-    const Prediction needed = predict(planned, {.device_bytes = hardware.memory_bytes});
-    const std::uint64_t held = std::max(needed.needed_cap_bytes, needed.reserved_bytes);
-    overhead.share = share_beside(decision.taken.tensor_bytes, held);
-    const std::uint64_t outside = overhead.outside_with(decision.taken.host_bytes);
-    if (decision.fits && outside + held > budget_bytes) continue;
-    overhead.share = share_beside(decision.taken.tensor_bytes, needed.reserved_bytes);
-    planner.set_overhead(overhead);
-    return planner.about(decision.taken, budget_bytes);
-  }
+  return plan::decide_within(planner, budget_bytes, hardware.memory_bytes);
 }
 
 std::vector<plan::MeasuredOperator> time_operators(const TrainConfig& config, std::int64_t warm_up) {

@@ -26,10 +26,7 @@ struct PlanningOptions {
 
 SNUG_API plan::Planner make_planner(const TrainConfig& config, const PlanningOptions& options);
 
-// Note [Fitted to the allocator]
-// What torch's CUDA allocator holds beside tensors depends on the order in which they come and go. So the
-// plan is run on Meta through a model of that allocator; if under the budget's cap it would have to empty its
-// cache, the planner's overhead rises to what was found, and it decides again. On the CPU, planner.decide().
+// On CUDA fitted to the allocator (plan/fitted.h), on the CPU planner.decide().
 SNUG_API plan::Decision decide(plan::Planner& planner, const TrainConfig& config,
                                const plan::Hardware& hardware, std::uint64_t budget_bytes);
 
