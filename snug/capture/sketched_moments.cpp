@@ -8,7 +8,7 @@ using trace::Event;
 using trace::EventKind;
 using trace::Sketch;
 
-void SketchedMoments::write(const Event& event, const trace::NameTable& names) {
+void SketchedMoments::write(const Event& event, const trace::NameTable&) {
   switch (event.kind) {
     case EventKind::Alloc:
       return alloc(event);
@@ -20,8 +20,6 @@ void SketchedMoments::write(const Event& event, const trace::NameTable& names) {
       return;
     case EventKind::Op:
       return ends.push_back(sketch.moments);
-    case EventKind::Mark:
-      return mark(names[event.name], event.bytes);
     default:
       return;
   }
@@ -119,28 +117,30 @@ std::uint64_t SketchedMoments::peak_between(trace::Moment begin, trace::Moment e
   return peak;
 }
 
-void SketchedMoments::mark(const std::string& name, std::uint64_t number) {
-  const bool is_older = !passages.contains(number >> 32);  // the graph of a step before
-  if (name == "unpack" && !is_older) {
-    unpacking_ = number >> 32;
-    if (passages[*unpacking_].unpacks.empty())
-      passages[*unpacking_].backward.begin = static_cast<std::uint32_t>(ends.size());
-    passages[*unpacking_].unpacks.push_back({sketch.moments++, number & 0xffffffff, Sketch::kNever});
-  }
-  if (name == "unpacked") unpacking_.reset();
-  if (name == "released" && !is_older) {
-    Passage& passage = passages[number >> 32];
-    passage.releases[number & 0xffffffff] = sketch.moments;
-    sketch.operators_of_passes = passage.backward.end = static_cast<std::uint32_t>(ends.size());
-  }
-  if (name == "region begins") {
-    passages[number].forward_begin = sketch.moments;
-    passages[number].forward.begin = static_cast<std::uint32_t>(ends.size());
-  }
-  if (name == "region ends") {
-    passages[number].forward_end = sketch.moments;
-    passages[number].forward.end = static_cast<std::uint32_t>(ends.size());
-  }
+void SketchedMoments::begin_region(std::uint64_t tape) {
+  passages[tape].forward_begin = sketch.moments;
+  passages[tape].forward.begin = operators();
+}
+
+void SketchedMoments::end_region(std::uint64_t tape) {
+  passages[tape].forward_end = sketch.moments;
+  passages[tape].forward.end = operators();
+}
+
+void SketchedMoments::begin_unpack(std::uint64_t tape, std::size_t save) {
+  const auto passage = passages.find(tape);
+  if (passage == passages.end()) return;  // the graph of a step before
+  unpacking_ = tape;
+  freed_last_.clear();
+  if (passage->second.unpacks.empty()) passage->second.backward.begin = operators();
+  passage->second.unpacks.push_back({sketch.moments++, save, Sketch::kNever});
+}
+
+void SketchedMoments::release(std::uint64_t tape, std::size_t save) {
+  const auto passage = passages.find(tape);
+  if (passage == passages.end()) return;
+  passage->second.releases[save] = sketch.moments;
+  sketch.operators_of_passes = passage->second.backward.end = operators();
 }
 
 }  // namespace snug::capture

@@ -28,11 +28,11 @@ Sketcher::~Sketcher() {
 
 void Sketcher::begin(tape::Recording& recording) {
   recording.take_tapes();
-  recording.use(stand_ins_ ? tape::Fates::keep() : tape::Fates::recompute(), this);
   places_.clear();
   moments_ = std::make_unique<SketchedMoments>();
   tracker_.send_to(moments_.get());
   moments_->begin_step();
+  recording.use(stand_ins_ ? tape::Fates::keep() : tape::Fates::recompute(), this);
 }
 
 Sketch Sketcher::finish(tape::Recording& recording) {
@@ -69,11 +69,11 @@ void Sketcher::on_begin(std::uint64_t tape) {
     std::lock_guard lock(mutex_);
     places_[tape];  // it may record nothing
   }
-  tracker_.mark("region begins", tape);
+  tracker_.in_order([&] { moments_->begin_region(tape); });
 }
 
 void Sketcher::on_end(std::uint64_t tape) {
-  tracker_.mark("region ends", tape);
+  tracker_.in_order([&] { moments_->end_region(tape); });
 }
 
 void Sketcher::on_value(std::uint64_t tape, trace::ValueIndex value, const at::Tensor& tensor) {
@@ -96,17 +96,17 @@ void Sketcher::on_save(std::uint64_t tape) {
 }
 
 void Sketcher::before_unpack(std::uint64_t tape, std::size_t save) {
-  tracker_.mark("unpack", tape_and_save(tape, save));
+  tracker_.in_order([&] { moments_->begin_unpack(tape, save); });
   is_unpacking = true;
 }
 
 void Sketcher::after_unpack() {
   is_unpacking = false;
-  tracker_.mark("unpacked");
+  tracker_.in_order([&] { moments_->end_unpack(); });
 }
 
 void Sketcher::on_release(std::uint64_t tape, std::size_t save) {
-  tracker_.mark("released", tape_and_save(tape, save));
+  tracker_.in_order([&] { moments_->release(tape, save); });
 }
 
 Sketch::Call Sketcher::make_call(const SketchedMoments& moments, std::uint64_t number,
