@@ -96,7 +96,7 @@ class Script {
   std::vector<Change> changes_;
 };
 
-// Of the block that a change is about, in the so-manieth step; none if it is not about this step.
+// Of the block that a change is about in this step; none if this step does not make the change.
 std::optional<trace::BlockId> Script::id(const Change& change, int step) const {
   const auto name = [&](int of_step, BlockNumber block) {
     return static_cast<trace::BlockId>(of_step) * bytes_.size() + block + 1;
@@ -215,6 +215,7 @@ class ReplayedCall final : public trace::ClosureBytes {
     put(value, script_.take(now_, call_.tape.values[value].bytes), /*is_wanted=*/true);
   }
   void on_copy(ValueIndex after, bool is_wanted) override {
+    if (call_.blocks[after] == Sketch::kNoBlock) return;  // on another device
     put(after, script_.take(now_, call_.tape.values[after].bytes), is_wanted);
   }
   void on_move(ValueIndex before, ValueIndex after, bool is_wanted) override {
@@ -254,6 +255,7 @@ class ReplayedCall final : public trace::ClosureBytes {
   }
 
   void put(ValueIndex value, BlockNumber block, bool is_wanted) {
+    if (block == kNone) return;
     if (!is_wanted) return unwanted_.push_back(block);
     on_free(value);  // asked for again while a node still has it
     memory_[value] = block;
