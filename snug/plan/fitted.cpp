@@ -35,18 +35,22 @@ Decision decide_within(Planner& planner, std::uint64_t budget_bytes, std::uint64
   fit_plain(planner, device_bytes);
   Overhead overhead = planner.overhead();
   overhead.share = 0;
-  while (true) {
-    planner.set_overhead(overhead);
-    const Decision decision = planner.decide(budget_bytes);
-    const Reserved found =
-        reserved(*planner.split(decision.taken).model, decision.taken.chosen, device_bytes);
-    const std::uint64_t held = std::max(found.needed_limit, found.bytes);
-    overhead.share = share_beside(decision.taken.tensor_bytes, held);
-    if (decision.fits && overhead.outside_with(decision.taken.host_bytes) + held > budget_bytes) continue;
-    overhead.share = share_beside(decision.taken.tensor_bytes, found.bytes);
-    planner.set_overhead(overhead);
-    return planner.about(decision.taken, budget_bytes);
+  planner.set_overhead(overhead);
+  const auto& offers = planner.offers();
+  auto offer = std::ranges::upper_bound(offers, budget_bytes, {}, &Offer::peak_bytes);
+  if (offer != offers.begin()) --offer;
+  Reserved found = reserved(*planner.split(*offer).model, offer->chosen, device_bytes);
+  const auto is_too_much = [&] {
+    return overhead.outside_with(offer->host_bytes) + std::max(found.needed_limit, found.bytes) >
+           budget_bytes;
+  };
+  while (is_too_much() && offer != offers.begin()) {
+    --offer;
+    found = reserved(*planner.split(*offer).model, offer->chosen, device_bytes);
   }
+  overhead.share = share_beside(offer->tensor_bytes, found.bytes);
+  planner.set_overhead(overhead);
+  return planner.about(*offer, budget_bytes);
 }
 
 }  // namespace snug::plan

@@ -1,8 +1,8 @@
 // Note [Fitted to the allocator]
 // What torch's CUDA allocator holds beside tensors depends on the order in which they come and go. So the
-// allocations of the chosen plan (step_allocations.h) go through a model of that allocator; if under the
-// budget's cap it would have to empty its cache, the planner's overhead rises to what was found, and it
-// decides again. Two steps, the second of which begins with what the first left cached.
+// allocations of an offer (step_allocations.h) go through a model of that allocator: two steps, the second of
+// which begins with what the first left cached. Offers are tried from the fastest on whose tensors fit, until
+// one is found for which the allocator would not have to empty its cache under the budget's cap.
 //
 //   Decision decision = decide_within(planner, 12_GiB, hardware.memory_bytes);
 #pragma once

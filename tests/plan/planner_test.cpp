@@ -77,7 +77,7 @@ TEST(Planner, TheLeanestPlanWithinASlowdownIsFastEnoughAndTheNextLeanerIsNot) {
   }
 }
 
-TEST(DecideWithin, WhatIsTakenLeavesTheAllocatorRoomAndThePlainStepDoesNotDependOnTheBudget) {
+TEST(DecideWithin, TheFastestPlanThatTheAllocatorHasRoomForIsTaken) {
   const Hardware hardware = preset("h200");
   Planner planner = planner_for("llama_on_gpu", hardware);
   const auto need = [&](const Offer& offer) {
@@ -92,6 +92,8 @@ TEST(DecideWithin, WhatIsTakenLeavesTheAllocatorRoomAndThePlainStepDoesNotDepend
     const Decision decision = decide_within(planner, budget, hardware.memory_bytes);
     EXPECT_TRUE(decision.fits) << budget;
     EXPECT_LE(need(decision.taken), budget);
+    for (const Offer& other : planner.offers())
+      EXPECT_TRUE(other.seconds >= decision.taken.seconds || need(other) > budget) << budget;
     EXPECT_NEAR(static_cast<double>(decision.taken.peak_bytes),
                 static_cast<double>(planner.overhead().outside_with(decision.taken.host_bytes) +
                                     reserved(*planner.split(decision.taken).model, decision.taken.chosen,
