@@ -25,18 +25,21 @@ TrainConfig random_gpu_step(std::mt19937& random) {
   };
   TrainConfig config;
   config.model_name = "random";
+  const auto family = static_cast<models::Family>(pick({0, 0, 2, 3, 4}));
+  const bool is_gpt2 = family == models::Family::Gpt2;
   const std::int64_t head = pick({64, 128}), kv_heads = pick({1, 2, 4}), heads = kv_heads * pick({1, 2, 4});
-  config.model = {.vocab_size = pick({8192, 32768, 50257}),
+  config.model = {.family = family,
+                  .vocab_size = pick({8192, 32768, 50257}),
                   .hidden_size = heads * head,
                   .intermediate_size = pick({2, 3, 4}) * heads * head,
                   .num_layers = pick({1, 2, 3, 5, 8}),
                   .num_heads = heads,
-                  .num_kv_heads = kv_heads,
+                  .num_kv_heads = is_gpt2 ? heads : kv_heads,
                   .head_dim = head,
                   .max_positions = 4096,
-                  .tied_embeddings = pick({0, 1}) == 1};
+                  .tied_embeddings = is_gpt2 || pick({0, 1}) == 1};
   config.device = c10::Device(c10::kCUDA, 0);
-  config.precision = pick({0, 1, 1}) == 1 ? Precision::Bf16 : Precision::Fp32;
+  config.precision = static_cast<Precision>(pick({0, 1, 1, 2}));
   config.batch_size = config.micro_batch = pick({2, 4, 6});
   config.seq_len = pick({128, 512, 1000, 2048});
   config.optimizer.kind = pick({0, 0, 1}) == 1 ? OptimizerKind::Sgd : OptimizerKind::AdamW;
