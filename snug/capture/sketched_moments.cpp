@@ -8,7 +8,7 @@ using trace::Event;
 using trace::EventKind;
 using trace::Sketch;
 
-void SketchedMoments::write(const Event& event, const trace::NameTable& names) {
+void SketchedMoments::write(const Event& event, const trace::NameTable&) {
   switch (event.kind) {
     case EventKind::Alloc:
       return alloc(event);
@@ -16,12 +16,10 @@ void SketchedMoments::write(const Event& event, const trace::NameTable& names) {
       return free(event);
     case EventKind::Retag:
       if (const auto found = alive_.find(event.block); found != alive_.end())
-        sketch.blocks[found->second].category = event.category;
+        categories_[found->second] = event.category;
       return;
     case EventKind::Op:
-      return end_operator();
-    case EventKind::Mark:
-      return mark(names[event.name], event.bytes);
+      return ends.push_back(sketch.moments);
     default:
       return;
   }
@@ -38,10 +36,10 @@ void SketchedMoments::alloc(const Event& event) {
     return;
   }
   const auto index = static_cast<std::uint32_t>(sketch.blocks.size());
-  sketch.blocks.push_back({.bytes = event.bytes, .birth = sketch.moments++, .category = event.category});
+  sketch.blocks.push_back({.bytes = event.bytes, .birth = sketch.moments++});
+  categories_.push_back(event.category);
+  freed_last_.clear();
   alive_[event.block] = ever_[event.block] = index;
-  operator_live_ += event.bytes;
-  operator_peak_ = std::max(operator_peak_, operator_live_);
 }
 
 void SketchedMoments::free(const Event& event) {
@@ -54,46 +52,95 @@ void SketchedMoments::free(const Event& event) {
   }
   const auto found = alive_.find(event.block);
   if (found == alive_.end()) return;
-  Sketch::Block& block = sketch.blocks[found->second];
-  block.death = sketch.moments;
-  if (found->second >= operator_first_) operator_live_ -= block.bytes;
+  sketch.blocks[found->second].death = sketch.moments;
+  freed_last_.push_back(found->second);
   alive_.erase(found);
 }
 
-void SketchedMoments::end_operator() {
-  peaks.push_back(operator_peak_);
-  ends.push_back(sketch.moments);
-  begin_operator();
+void SketchedMoments::begin_step() {
+  sketch.begin = sketch.moments;
 }
 
-void SketchedMoments::begin_operator() {
-  operator_live_ = operator_peak_ = 0;
-  operator_first_ = static_cast<std::uint32_t>(sketch.blocks.size());
+// Note [What a step leaves]
+// A step that is sketched in the middle of a run finds what the one before left, and lets go of some of it:
+// its gradients, its loss. What it leaves in turn takes their places, size by size. What nobody claims and
+// nothing before it had is an operator's own; claimed blocks (gradients of a single step) are as they were
+// sketched.
+void SketchedMoments::settle() {
+  keep_what_was_torn_down();
+  std::multimap<std::uint64_t, std::uint32_t> places;  // by bytes
+  for (std::uint32_t i = 0; i < sketch.begin; ++i)
+    if (sketch.blocks[i].death != Sketch::kNever) places.emplace(sketch.blocks[i].bytes, i);
+  if (sketch.begin == 0) sketch.begin = end_of_setting_up();
+  for (std::uint32_t i = 0; i < sketch.blocks.size(); ++i) {
+    Sketch::Block& block = sketch.blocks[i];
+    if (block.birth < sketch.begin || block.death != Sketch::kNever) continue;
+    if (const auto place = places.lower_bound(block.bytes);
+        place != places.end() && place->first == block.bytes) {
+      block.replaces = place->second;
+      places.erase(place);
+    } else {
+      block.stays = categories_[i] == trace::Category::Temporary || categories_[i] == trace::Category::Other;
+    }
+  }
 }
 
-void SketchedMoments::mark(const std::string& name, std::uint64_t number) {
-  const bool is_older = !passages.contains(number >> 32);  // the graph of a step before
-  if (name == "unpack" && !is_older) {
-    unpacking_ = number >> 32;
-    if (passages[*unpacking_].unpacks.empty())
-      passages[*unpacking_].backward.begin = static_cast<std::uint32_t>(peaks.size());
-    passages[*unpacking_].unpacks.push_back({sketch.moments++, number & 0xffffffff, Sketch::kNever});
+// A step that is sketched with all that is made for it ends by taking that down: from the first parameter or
+// state of an optimizer on. The next step of a run would find it there.
+void SketchedMoments::keep_what_was_torn_down() {
+  const auto first = std::ranges::find_if(freed_last_, [&](std::uint32_t block) {
+    return categories_[block] == trace::Category::Parameter ||
+           categories_[block] == trace::Category::Optimizer;
+  });
+  for (auto block = first; block != freed_last_.end(); ++block) sketch.blocks[*block].death = Sketch::kNever;
+}
+
+// Such a step begins after the last block that outlives it and is older than the first region.
+trace::Moment SketchedMoments::end_of_setting_up() const {
+  trace::Moment end = 0;
+  if (passages.empty()) return end;
+  for (const Sketch::Block& block : sketch.blocks)
+    if (block.birth < passages.begin()->second.forward_begin && block.death == Sketch::kNever)
+      end = block.birth + 1;
+  return end;
+}
+
+std::uint64_t SketchedMoments::peak_between(trace::Moment begin, trace::Moment end) const {
+  std::uint64_t peak = 0;
+  const auto first = std::ranges::lower_bound(sketch.blocks, begin, {}, &Sketch::Block::birth);
+  for (auto last = first; last != sketch.blocks.end() && last->birth < end; ++last) {
+    std::uint64_t live = 0;
+    for (auto block = first; block <= last; ++block)
+      if (!block->stays && block->death > last->birth) live += block->bytes;
+    peak = std::max(peak, live);
   }
-  if (name == "unpacked") unpacking_.reset();
-  if (name == "released" && !is_older) {
-    Passage& passage = passages[number >> 32];
-    passage.releases[number & 0xffffffff] = sketch.moments;
-    sketch.operators_of_passes = passage.backward.end = static_cast<std::uint32_t>(peaks.size());
-  }
-  if (name == "region begins") {
-    passages[number].forward_begin = sketch.moments;
-    passages[number].forward.begin = static_cast<std::uint32_t>(peaks.size());
-    begin_operator();
-  }
-  if (name == "region ends") {
-    passages[number].forward_end = sketch.moments;
-    passages[number].forward.end = static_cast<std::uint32_t>(peaks.size());
-  }
+  return peak;
+}
+
+void SketchedMoments::begin_region(std::uint64_t tape) {
+  passages[tape].forward_begin = sketch.moments;
+  passages[tape].forward.begin = operators();
+}
+
+void SketchedMoments::end_region(std::uint64_t tape) {
+  passages[tape].forward_end = sketch.moments;
+  passages[tape].forward.end = operators();
+}
+
+void SketchedMoments::begin_unpack(std::uint64_t tape, std::size_t save) {
+  const auto passage = passages.find(tape);
+  if (passage == passages.end()) return;  // the graph of a step before
+  unpacking_ = tape;
+  freed_last_.clear();
+  if (passage->second.unpacks.empty()) passage->second.backward.begin = operators();
+  passage->second.unpacks.push_back({sketch.moments++, save, Sketch::kNever});
+}
+
+void SketchedMoments::release(std::uint64_t tape, std::size_t save) {
+  const auto passage = passages.find(tape);
+  if (passage == passages.end()) return;
+  passage->second.releases[save] = sketch.moments;
+  sketch.operators_of_passes = passage->second.backward.end = operators();
 }
 
 }  // namespace snug::capture

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "snug/trace/category.h"
 #include "snug/trace/sketch.h"
 #include "snug/trace/trace.h"
 
@@ -28,31 +29,36 @@ class SketchedMoments final : public trace::EventSink {
   };
 
   void write(const trace::Event& event, const trace::NameTable& names) override;
+  void begin_step();  // what was written so far is what it finds
+  void settle();      // it is over: says what it leaves
+
+  // As tape::SketchListener has them, between the events that come before and after.
+  void begin_region(std::uint64_t tape);
+  void end_region(std::uint64_t tape);
+  void begin_unpack(std::uint64_t tape, std::size_t save);
+  void end_unpack() { unpacking_.reset(); }
+  void release(std::uint64_t tape, std::size_t save);
 
   std::uint32_t block(trace::BlockId id) const;  // or Sketch::kNoBlock
+  // The highest of what is allocated between the two.
+  std::uint64_t peak_between(trace::Moment begin, trace::Moment end) const;
 
   trace::Sketch sketch;
   std::map<std::uint64_t, Passage> passages;  // by tape
-  std::vector<std::uint64_t> peaks;           // by operator
   std::vector<trace::Moment> ends;            // by operator
 
  private:
   void alloc(const trace::Event& event);
   void free(const trace::Event& event);
-  void end_operator();
-  void begin_operator();
-  void mark(const std::string& name, std::uint64_t number);
+  void keep_what_was_torn_down();
+  trace::Moment end_of_setting_up() const;
+  std::uint32_t operators() const { return static_cast<std::uint32_t>(ends.size()); }  // so far
 
   std::unordered_map<trace::BlockId, std::uint32_t> alive_, ever_;
   std::unordered_map<trace::BlockId, std::pair<std::uint64_t, std::size_t>> stand_ins_;  // tape, unpack
   std::optional<std::uint64_t> unpacking_;                                               // for this tape
-  std::uint64_t operator_live_ = 0, operator_peak_ = 0;
-  std::uint32_t operator_first_ = 0;
+  std::vector<trace::Category> categories_;                                              // by block
+  std::vector<std::uint32_t> freed_last_;  // blocks, in order, after all that was allocated
 };
-
-// Two numbers in a mark's one.
-inline std::uint64_t tape_and_save(std::uint64_t tape, std::size_t save) {
-  return tape << 32 | save;
-}
 
 }  // namespace snug::capture

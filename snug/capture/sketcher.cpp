@@ -28,10 +28,11 @@ Sketcher::~Sketcher() {
 
 void Sketcher::begin(tape::Recording& recording) {
   recording.take_tapes();
-  recording.use(stand_ins_ ? tape::Fates::keep() : tape::Fates::recompute(), this);
   places_.clear();
   moments_ = std::make_unique<SketchedMoments>();
   tracker_.send_to(moments_.get());
+  moments_->begin_step();
+  recording.use(stand_ins_ ? tape::Fates::keep() : tape::Fates::recompute(), this);
 }
 
 Sketch Sketcher::finish(tape::Recording& recording) {
@@ -39,6 +40,7 @@ Sketch Sketcher::finish(tape::Recording& recording) {
   tracker_.send_to(nullptr);
   const auto moments = std::exchange(moments_, nullptr);
   ensure(moments != nullptr, "a sketch was finished that had not begun");
+  moments->settle();
   auto tapes = recording.take_numbered_tapes();  // among them may be some from before
   for (const auto& [number, passage] : moments->passages) {
     const auto tape = tapes.find(number);
@@ -67,11 +69,11 @@ void Sketcher::on_begin(std::uint64_t tape) {
     std::lock_guard lock(mutex_);
     places_[tape];  // it may record nothing
   }
-  tracker_.mark("region begins", tape);
+  tracker_.in_order([&] { moments_->begin_region(tape); });
 }
 
 void Sketcher::on_end(std::uint64_t tape) {
-  tracker_.mark("region ends", tape);
+  tracker_.in_order([&] { moments_->end_region(tape); });
 }
 
 void Sketcher::on_value(std::uint64_t tape, trace::ValueIndex value, const at::Tensor& tensor) {
@@ -87,18 +89,24 @@ void Sketcher::on_operation(std::uint64_t tape, std::uint32_t operation) {
   operators[operation] = last_operator;
 }
 
+void Sketcher::on_save(std::uint64_t tape) {
+  std::lock_guard lock(mutex_);
+  Places& places = places_[tape];
+  places.saved_at.push_back(static_cast<std::uint32_t>(places.operators.size()));
+}
+
 void Sketcher::before_unpack(std::uint64_t tape, std::size_t save) {
-  tracker_.mark("unpack", tape_and_save(tape, save));
+  tracker_.in_order([&] { moments_->begin_unpack(tape, save); });
   is_unpacking = true;
 }
 
 void Sketcher::after_unpack() {
   is_unpacking = false;
-  tracker_.mark("unpacked");
+  tracker_.in_order([&] { moments_->end_unpack(); });
 }
 
 void Sketcher::on_release(std::uint64_t tape, std::size_t save) {
-  tracker_.mark("released", tape_and_save(tape, save));
+  tracker_.in_order([&] { moments_->release(tape, save); });
 }
 
 Sketch::Call Sketcher::make_call(const SketchedMoments& moments, std::uint64_t number,
@@ -107,14 +115,18 @@ Sketch::Call Sketcher::make_call(const SketchedMoments& moments, std::uint64_t n
   const Places& places = places_.at(number);
   Sketch::Call call{.tape = std::move(tape),
                     .operators = places.operators,
+                    .saved_at = places.saved_at,
                     .forward = passage.forward,
                     .forward_begin = passage.forward_begin,
                     .forward_end = passage.forward_end};
   for (trace::ValueIndex value = 0; value < call.tape.values.size(); ++value)
     call.blocks.push_back(moments.block(places.blocks.at(value)));
-  for (std::size_t i = 0; i < call.tape.operations.size(); ++i)
-    call.tape.operations[i].peak_bytes = moments.peaks[call.operators[i]];
-  for (const std::uint32_t ran : call.operators) call.ends.push_back(moments.ends[ran]);
+  for (std::size_t i = 0; i < call.tape.operations.size(); ++i) {
+    const std::uint32_t ran = call.operators[i];
+    call.begins.push_back(std::max(call.forward_begin, ran == 0 ? 0 : moments.ends[ran - 1]));
+    call.ends.push_back(moments.ends[ran]);
+    call.tape.operations[i].peak_bytes = moments.peak_between(call.begins[i], call.ends[i]);
+  }
   for (std::size_t i = 0; i < call.tape.saves.size(); ++i) {
     const auto released = passage.releases.find(i);
     call.releases.push_back(released == passage.releases.end() ? moments.sketch.moments : released->second);

@@ -45,6 +45,7 @@ class SNUG_API Sketcher final : public hooks::OperatorListener, public tape::Ske
   void on_end(std::uint64_t tape) override;
   void on_value(std::uint64_t tape, trace::ValueIndex value, const at::Tensor& tensor) override;
   void on_operation(std::uint64_t tape, std::uint32_t operation) override;
+  void on_save(std::uint64_t tape) override;
   void before_unpack(std::uint64_t tape, std::size_t save) override;
   void after_unpack() override;
   void on_release(std::uint64_t tape, std::size_t save) override;
@@ -54,6 +55,7 @@ class SNUG_API Sketcher final : public hooks::OperatorListener, public tape::Ske
   struct Places {
     std::map<trace::ValueIndex, trace::BlockId> blocks;
     std::vector<std::uint32_t> operators;  // by operation
+    std::vector<std::uint32_t> saved_at;   // by save
   };
 
   trace::Sketch::Call make_call(const SketchedMoments& moments, std::uint64_t number,

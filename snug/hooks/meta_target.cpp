@@ -33,11 +33,6 @@ MetaTargetScope::~MetaTargetScope() {
   current = before_;
 }
 
-void MetaTargetScope::take_workspaces() {
-  if (target_ != c10::kCUDA) return;
-  for (const bool of_backward : {false, true}) take_workspace(of_backward);
-}
-
 void MetaTargetScope::take_workspace(bool of_backward) {
   at::Tensor& workspace = workspaces_[of_backward];
   if (!workspace.defined())

@@ -27,8 +27,6 @@ class SNUG_API MetaTargetScope {
   MetaTargetScope& operator=(const MetaTargetScope&) = delete;
 
   c10::DeviceType target() const { return target_; }
-  // Both now, and not in the middle of some region.
-  void take_workspaces();
 
  private:
   friend void after_product_on_meta();

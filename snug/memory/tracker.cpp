@@ -189,10 +189,13 @@ void Tracker::send_to(trace::EventSink* sink) {
   impl_->books().with_account([&](Account& account) { account.send_to(sink); });
 }
 
-void Tracker::mark(std::string_view name, std::uint64_t number) {
+void Tracker::mark(std::string_view name) {
   const auto id = impl_->books().with_account([&](Account& account) { return account.names().intern(name); });
-  impl_->books().queue.push(
-      {.kind = EventKind::Mark, .region = hooks::current_region(), .bytes = number, .name = id});
+  impl_->books().queue.push({.kind = EventKind::Mark, .region = hooks::current_region(), .name = id});
+}
+
+void Tracker::in_order(const std::function<void()>& then) {
+  impl_->books().with_account_quietly([&](Account&) { then(); });
 }
 
 std::uint64_t Tracker::live_bytes() {

@@ -13,6 +13,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -63,7 +64,9 @@ class SNUG_API Tracker {
 
   // Null: nobody. A new one first gets an Alloc for everything that is alive.
   void send_to(trace::EventSink* sink);
-  void mark(std::string_view name, std::uint64_t number = 0);  // a line in the trace: "step 3", "forward"
+  void mark(std::string_view name);  // a line in the trace: "step 3", "forward"
+  // Once the sink has every event up to now, and before it gets the next.
+  void in_order(const std::function<void()>& then);
 
   trace::BlockId block(const at::Tensor& tensor);  // 0 if it is not in the account
 

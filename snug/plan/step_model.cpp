@@ -51,6 +51,10 @@ std::uint64_t highest(const Timeline& timeline, const Profile& profile, std::spa
     change(timeline.death(block), bytes);
     change(until, -bytes);
   }
+  for (const auto& [at, until, bytes] : profile.copies) {
+    change(at, static_cast<std::int64_t>(bytes));
+    change(until, -static_cast<std::int64_t>(bytes));
+  }
   std::vector<std::int64_t> remade(added.size());
   for (const auto& [at, bytes] : profile.remade)
     remade[std::clamp(at, window.begin, window.end) - window.begin] += bytes;
@@ -343,6 +347,13 @@ std::uint64_t StepModel::host_bytes(std::span<const std::uint32_t> chosen) const
   for (std::size_t i = 0; i < regions_.size(); ++i)
     bytes += profiles_[regions_[i].calls[0]][chosen[i]].offloaded_bytes;
   return bytes;
+}
+
+std::vector<std::vector<Fate>> StepModel::fates(std::span<const std::uint32_t> chosen) const {
+  std::vector<std::vector<Fate>> fates(sketch_->calls.size());
+  for (std::size_t i = 0; i < regions_.size(); ++i)
+    for (const std::size_t call : regions_[i].calls) fates[call] = (*regions_[i].choices)[chosen[i]];
+  return fates;
 }
 
 std::vector<std::uint32_t> StepModel::without_offload(std::span<const std::uint32_t> chosen) const {

@@ -42,6 +42,7 @@ class SNUG_API StepModel {
   };
 
   const Sketch& sketch() const { return *sketch_; }
+  const Timeline& timeline() const { return timeline_; }
   const std::vector<Region>& regions() const { return regions_; }
   const Problem& problem() const { return problem_; }
   std::vector<std::uint32_t> all_kept() const { return std::vector<std::uint32_t>(regions_.size()); }
@@ -49,6 +50,7 @@ class SNUG_API StepModel {
   // Moment by moment: what a step under these choices needs, to the byte.
   std::uint64_t peak_bytes(std::span<const std::uint32_t> chosen) const;
   std::uint64_t host_bytes(std::span<const std::uint32_t> chosen) const;
+  std::vector<std::vector<Fate>> fates(std::span<const std::uint32_t> chosen) const;  // by call
   std::vector<std::uint32_t> without_offload(std::span<const std::uint32_t> chosen) const;
   // Where that is: "the backward of layers.3".
   std::string place_of_peak(std::span<const std::uint32_t> chosen) const;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "snug/trace/closure.h"
-
 namespace snug::plan {
 
 namespace {
@@ -94,16 +92,7 @@ Profile Timeline::profile(std::size_t number, std::span<const Fate> fates) const
     }
   }
   add_offloaded(number, offloaded, walk.live_bytes(), profile);
-
-  // The tape copies what it keeps before it is overwritten.
-  for (std::size_t i = 0; i < call.tape.operations.size(); ++i)
-    for (const auto& write : call.tape.operations[i].writes) {
-      const Moment begin = i == 0 ? call.forward_begin : call.ends[i - 1];
-      const TapeValue& before = call.tape.values[write.before];
-      if (walk.is_remade(write.before) || until[write.before] <= call.ends[i]) continue;
-      profile.remade.push_back({begin, static_cast<std::int64_t>(before.bytes)});
-      profile.remade.push_back({until[write.before], -static_cast<std::int64_t>(before.bytes)});
-    }
+  add_copies(call, until, walk, profile);
 
   for (std::size_t n = 0; n < call.nodes.size(); ++n) {
     for (std::size_t k = 0; k < call.nodes[n].unpacks.size(); ++k) {
@@ -122,6 +111,14 @@ Profile Timeline::profile(std::size_t number, std::span<const Fate> fates) const
   return profile;
 }
 
+void Timeline::add_copies(const Sketch::Call& call, std::span<const Moment> until, const ClosureBytes& walk,
+                          Profile& profile) const {
+  for (std::size_t i = 0; i < call.tape.operations.size(); ++i)
+    for (const auto& write : call.tape.operations[i].writes)
+      if (!walk.is_remade(write.before) && until[write.before] > call.ends[i])
+        profile.copies.push_back({call.begins[i], until[write.before], call.tape.values[write.before].bytes});
+}
+
 // As Note [Offload] in tape/offload.h has it: the memory goes when the next call's forward ends, and is there
 // again when that call's backward begins. From the first unpack of its own backward on it counts with what is
 // re-made.
@@ -133,10 +130,12 @@ void Timeline::add_offloaded(std::size_t number, std::span<const std::uint32_t> 
   const Moment needed = call.nodes.front().unpacks.front();
   const Sketch::Call* next = number + 1 < sketch_.calls.size() ? &sketch_.calls[number + 1] : nullptr;
   if (next && next->forward_begin > needed) next = nullptr;  // it is of another pass
-  for (const std::uint32_t block : blocks)
-    profile.kept.push_back({block, next ? next->forward_end : needed, true});
+  profile.away = {needed, needed};
+  if (next) profile.away.from = next->forward_end;
+  for (const std::uint32_t block : blocks) profile.kept.push_back({block, profile.away.from, true});
   profile.remade.push_back({needed, static_cast<std::int64_t>(bytes)});
   if (!next || next->nodes.empty()) return;
+  profile.away.until = next->nodes.front().unpacks.front();
   profile.fetched.push_back({next->nodes.front().unpacks.front(), static_cast<std::int64_t>(bytes)});
   profile.fetched.push_back({needed, -static_cast<std::int64_t>(bytes)});
 }
@@ -150,12 +149,17 @@ std::vector<std::uint64_t> Timeline::live(std::span<const Profile* const> profil
   const auto change = [&](Moment at, std::int64_t by) { bytes[std::min(at, sketch_.moments)] += by; };
   for (std::size_t i = 0; i < deaths.size(); ++i) {
     const Sketch::Block& block = sketch_.blocks[i];
-    change(block.birth, static_cast<std::int64_t>(block.bytes));
+    change(block.stays ? sketch_.begin : block.birth, static_cast<std::int64_t>(block.bytes));
     change(deaths[i], -static_cast<std::int64_t>(block.bytes));
   }
   std::vector<std::int64_t> remade(sketch_.moments + 1);
   for (const Profile* profile : profiles)
     for (const auto& [at, by] : profile->fetched) change(at, by);
+  for (const Profile* profile : profiles)
+    for (const auto& [at, until, copied] : profile->copies) {
+      change(at, static_cast<std::int64_t>(copied));
+      change(until, -static_cast<std::int64_t>(copied));
+    }
   for (const Profile* profile : profiles)
     for (const auto& [at, by] : profile->remade) remade[std::min(at, sketch_.moments)] += by;
   for (std::size_t i = 1; i < bytes.size(); ++i) {

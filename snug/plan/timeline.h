@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "snug/base/export.h"
+#include "snug/trace/closure.h"
 #include "snug/trace/fate.h"
 #include "snug/trace/sketch.h"
 
@@ -30,6 +31,13 @@ struct Profile {
     Moment until;
     bool leaves = false;  // then, for the host
   };
+  struct Copy {  // of what the tape keeps, made before it is overwritten
+    Moment at, until;
+    std::uint64_t bytes;
+  };
+  struct Away {  // on the host; from == until: they never leave
+    Moment from = 0, until = 0;
+  };
   struct Change {
     Moment at;
     std::int64_t bytes;
@@ -40,7 +48,9 @@ struct Profile {
   };
 
   std::vector<Kept> kept;
-  std::vector<Change> fetched;  // offloaded values that are back before the call's own backward
+  std::vector<Copy> copies;
+  Away away;                    // offloaded values
+  std::vector<Change> fetched;  // of these, those that are back before the call's own backward
   std::vector<Change> remade;   // re-made and offloaded values that live from this moment on, or no longer
   std::vector<Spike> spikes;    // the highest of re-made values, while a saved tensor is re-made
   std::vector<std::uint32_t> operations;  // run again, as numbers in the tape
@@ -64,6 +74,8 @@ class SNUG_API Timeline {
   Moment death(std::uint32_t block) const { return sketch_.blocks[block].death; }
 
  private:
+  void add_copies(const Sketch::Call& call, std::span<const Moment> until, const trace::ClosureBytes& walk,
+                  Profile& profile) const;
   void add_offloaded(std::size_t call, std::span<const std::uint32_t> blocks, std::uint64_t bytes,
                      Profile& profile) const;
 

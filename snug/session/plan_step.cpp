@@ -9,7 +9,7 @@
 #include "snug/capture/sketch.h"
 #include "snug/hooks/meta_target.h"
 #include "snug/machine/hardware_of.h"
-#include "snug/session/predict.h"
+#include "snug/plan/fitted.h"
 
 namespace snug {
 
@@ -37,44 +37,13 @@ void check_same(const Json& planned, const Json& here, const std::string& within
   }
 }
 
-double share_beside(std::uint64_t tensors, std::uint64_t held) {
-  return static_cast<double>(held) / static_cast<double>(tensors) - 1;
-}
-
-plan::Decision decide(plan::Planner& planner, const Step& step, const plan::Hardware& hardware,
-                      std::uint64_t budget_bytes) {
-  if (!step.device.is_cuda()) return planner.decide(budget_bytes);
-  const PredictOptions on_device{.device_bytes = hardware.memory_bytes};
-  plan::Overhead overhead = planner.overhead();
-  // The plain step has gaps of its own, whatever is chosen instead of it.
-  const plan::Split& plain = planner.splits().front();
-  overhead.share = share_beside(plain.model->peak_bytes(plain.model->all_kept()),
-                                predict(step, plain, {}, on_device).reserved_bytes);
-  planner.set_plain_overhead(overhead);
-  overhead.share = 0;
-  while (true) {
-    planner.set_overhead(overhead);
-    const plan::Decision decision = planner.decide(budget_bytes);
-    const Prediction needed = predict(step, planner.split(decision.taken),
-                                      {.plan = planner.write_down(decision, Json::object())}, on_device);
-    const std::uint64_t held = std::max(needed.needed_cap_bytes, needed.reserved_bytes);
-    overhead.share = share_beside(decision.taken.tensor_bytes, held);
-    const std::uint64_t outside = overhead.outside_with(decision.taken.host_bytes);
-    if (decision.fits && outside + held > budget_bytes) continue;
-    overhead.share = share_beside(decision.taken.tensor_bytes, needed.reserved_bytes);
-    planner.set_overhead(overhead);
-    return planner.about(decision.taken, budget_bytes);
-  }
-}
-
 }  // namespace
 
 trace::Sketch sketch_step(const Step& step, const plan::Split& split) {
   check(static_cast<bool>(step.on_meta), "a step is planned by running it on Meta: it says not how");
-  hooks::MetaTargetScope target(step.device.type());
+  const hooks::MetaTargetScope target(step.device.type());
   return capture::sketch(
       [&](memory::Tracker& tracker) {
-        target.take_workspaces();
         const auto run = step.on_meta(Account(tracker), split);
         const std::uint64_t before = tracker.live_bytes();
         run();
@@ -100,7 +69,10 @@ std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions&
 
 PlannedStep plan_step(const Step& step, const PlanOptions& options, std::shared_ptr<plan::Planner> planner) {
   if (!planner) planner = make_planner(step, options);
-  plan::Decision decision = decide(*planner, step, hardware_for(step, options), options.budget_bytes);
+  plan::Decision decision =
+      step.device.is_cuda()
+          ? plan::decide_within(*planner, options.budget_bytes, hardware_for(step, options).memory_bytes)
+          : planner->decide(options.budget_bytes);
   plan::Plan plan = planner->write_down(decision, identity_of(step));
   return {std::move(plan), std::move(decision), std::move(planner)};
 }

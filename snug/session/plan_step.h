@@ -33,11 +33,7 @@ struct PlannedStep {
 // Sketches the step at each of its splits and searches; all budgets are answered from it.
 SNUG_API std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions& options);
 
-// Note [Fitted to the allocator]
-// What torch's CUDA allocator holds beside tensors depends on the order in which they come and go. So the
-// plan is run on Meta through a model of that allocator; if under the budget's cap it would have to empty its
-// cache, the planner's overhead rises to what was found, and it decides again. On the CPU, planner.decide().
-//
+// On CUDA fitted to torch's allocator: see plan/fitted.h.
 // That nothing fits is an answer too: the plan is then the leanest there is. `planner`: one that
 // make_planner() made for the same step and options.
 SNUG_API PlannedStep plan_step(const Step& step, const PlanOptions& options,

@@ -17,6 +17,7 @@
 #include "snug/memory/device_budget.h"
 #include "snug/memory/process_memory.h"
 #include "snug/plan/cost.h"
+#include "snug/plan/fitted.h"
 #include "snug/plan/planner.h"
 #include "snug/session/known_plans.h"
 #include "snug/session/planned_fates.h"
@@ -354,7 +355,10 @@ class Session::Impl {
   }
 
   void decide() {
-    const plan::Decision decision = planner_->decide(*options_.budget_bytes);
+    const plan::Decision decision =
+        options_.device.is_cuda()
+            ? plan::decide_within(*planner_, *options_.budget_bytes, machine::memory_bytes(options_.device))
+            : planner_->decide(*options_.budget_bytes);
     const plan::Split& split = planner_->split(decision.taken);
     const std::int64_t size = rows_ > 0 ? size_ / rows_ * split.micro_batch : 0;
     const KnownPlan& made = plans_.add(

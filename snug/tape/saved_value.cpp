@@ -79,6 +79,7 @@ void SavedValue::call_pack_hook(const at::Tensor& tensor) {
   if (auto* description = tape_->description()) {
     place_ = description->saves.size();
     description->saves.push_back(value_->number);
+    if (SketchListener* const told = tape_->listener()) told->on_save(tape_->number_);
   }
 }
 

@@ -87,6 +87,12 @@ void ClosureBytes::bring_back(ValueIndex value) {
   back_[value] = true;
   live_ += bytes(value);
   peak_ = std::max(peak_, live_);
+  on_fetch(value);
+}
+
+void ClosureBytes::free(ValueIndex value) {
+  live_ -= bytes(value);
+  on_free(value);
 }
 
 void ClosureBytes::connect(std::size_t i, std::span<const Fate> fates) {
@@ -116,7 +122,7 @@ void ClosureBytes::unpack(ValueIndex wanted) {
 
 void ClosureBytes::end_node() {
   for (const ValueIndex value : std::exchange(held_by_node_, {}))
-    if (!is_there(value)) live_ -= bytes(value);
+    if (!is_there(value)) free(value);
 }
 
 std::uint64_t ClosureBytes::take_peak() {
@@ -136,9 +142,10 @@ void ClosureBytes::run(ClosureOperation& operation) {
   for (const ValueIndex read : recorded.reads) bring_back(read);
   std::uint64_t copied = 0, made = 0, unwanted = 0;
   const auto make = [&](ValueIndex value) {
-    const bool wanted = is_remade(value) && values_[value].uses > 0 && !values_[value].here;
-    if (wanted) values_[value].here = true;
-    if (!wanted) unwanted += bytes(value);
+    const bool is_wanted = is_remade(value) && values_[value].uses > 0 && !values_[value].here;
+    if (is_wanted) values_[value].here = true;
+    if (!is_wanted) unwanted += bytes(value);
+    return is_wanted;
   };
   for (const auto& write : recorded.writes) {
     const bool takes_over =
@@ -148,12 +155,15 @@ void ClosureBytes::run(ClosureOperation& operation) {
       live_ -= bytes(write.before);
     }
     copied += bytes(write.after);
-    make(write.after);
+    const bool is_wanted = make(write.after);
+    takes_over ? on_move(write.before, write.after, is_wanted) : on_copy(write.after, is_wanted);
   }
+  wanted_.clear();
   for (const ValueIndex value : recorded.results) {
     made += bytes(value);
-    make(value);
+    if (make(value)) wanted_.push_back(value);
   }
+  on_run(number, wanted_);
   peak_ = std::max(peak_, live_ + copied + std::max(made, recorded.peak_bytes));
   live_ += copied + made - unwanted;
 }
@@ -163,7 +173,7 @@ void ClosureBytes::last_use(ClosureValue& value) {
   if (!(is_remade(number) || is_offloaded(number)) || !is_there(number)) return;
   if (is_remade(number)) value.here = false;
   back_[number] = false;
-  if (!is_held(number)) live_ -= bytes(number);
+  if (!is_held(number)) free(number);
 }
 
 std::vector<bool> kept_values(const RegionTape& tape, const ClosureBytes& walk) {

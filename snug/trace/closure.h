@@ -48,7 +48,7 @@ class SNUG_API ClosureWalk {
 
 // The bytes of re-made and offloaded values as a backward goes on, and the operations it runs again. What was
 // offloaded is back when it begins, and goes with its last use.
-class SNUG_API ClosureBytes final : private ClosureWalk {
+class SNUG_API ClosureBytes : private ClosureWalk {
  public:
   // `fates` has one entry per value of the tape; values that cannot be re-made count as kept.
   ClosureBytes(const RegionTape& tape, std::span<const Fate> fates);
@@ -62,11 +62,21 @@ class SNUG_API ClosureBytes final : private ClosureWalk {
   std::uint64_t take_peak();  // since the last call
   const std::vector<std::uint32_t>& operations() const { return ran_; }
 
+ protected:
+  // What happens to memory, one after the other, for whoever wants to know more than its bytes. What is
+  // offloaded is back before all of it. What is not wanted goes when its operation ends, unheard.
+  virtual void on_fetch(ValueIndex) {}  // back once more
+  virtual void on_copy(ValueIndex /*after*/, bool /*is_wanted*/) {}
+  virtual void on_move(ValueIndex /*before*/, ValueIndex /*after*/, bool /*is_wanted*/) {}
+  virtual void on_run(std::uint32_t /*operation*/, std::span<const ValueIndex> /*wanted results*/) {}
+  virtual void on_free(ValueIndex) {}
+
  private:
   void connect(std::size_t operation, std::span<const Fate> fates);
   bool is_held(ValueIndex value) const;
   bool is_there(ValueIndex value) const { return offloaded_[value] ? back_[value] : values_[value].here; }
   void bring_back(ValueIndex value);
+  void free(ValueIndex value);
   std::uint64_t bytes(ValueIndex value) const { return tape_.values[value].bytes; }
   void run(ClosureOperation& operation) override;
   void last_use(ClosureValue& value) override;
@@ -78,6 +88,7 @@ class SNUG_API ClosureBytes final : private ClosureWalk {
   std::vector<int> armed_;                // by value: saves that no node asked for yet
   std::vector<ValueIndex> held_by_node_;  // handed out, until the node ends
   std::vector<std::uint32_t> ran_;
+  std::vector<ValueIndex> wanted_;  // results of the operation that runs
   std::uint64_t live_ = 0;
   std::uint64_t peak_ = 0;
 };

@@ -1,78 +1,11 @@
-// Numbers as varints, lists and texts with their length before them.
 #include "snug/trace/tape_codec.h"
 
 #include <algorithm>
-#include <utility>
+
+#include "snug/trace/codec.h"
 
 namespace snug::trace {
 namespace {
-
-class Encoder {
- public:
-  void number(std::uint64_t value) {
-    for (; value >= 0x80; value >>= 7) bytes_.push_back(static_cast<char>(value | 0x80));
-    bytes_.push_back(static_cast<char>(value));
-  }
-  void text(std::string_view value) {
-    number(value.size());
-    bytes_ += value;
-  }
-  void list(const std::vector<ValueIndex>& values) {
-    number(values.size());
-    for (const ValueIndex value : values) number(value);
-  }
-  std::string take() { return std::move(bytes_); }
-
- private:
-  std::string bytes_;
-};
-
-// After the first contradiction every number is 0.
-class Decoder {
- public:
-  explicit Decoder(std::string_view bytes) : rest_(bytes) {}
-
-  std::uint64_t number() {
-    std::uint64_t value = 0;
-    for (int shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
-      const auto part = static_cast<unsigned char>(rest_.front());
-      rest_.remove_prefix(1);
-      value |= static_cast<std::uint64_t>(part & 0x7F) << shift;
-      if (part < 0x80) return value;
-    }
-    return refuse();
-  }
-  // Of things that take at least a byte each.
-  std::size_t count() {
-    const std::uint64_t value = number();
-    return value <= rest_.size() ? static_cast<std::size_t>(value) : refuse();
-  }
-  ValueIndex index(std::size_t limit) {
-    const std::uint64_t value = number();
-    return static_cast<ValueIndex>(value < limit ? value : refuse());
-  }
-  std::string text() {
-    const std::size_t size = count();
-    std::string value(rest_.substr(0, size));
-    rest_.remove_prefix(size);
-    return value;
-  }
-  std::vector<ValueIndex> list(std::size_t limit) {
-    std::vector<ValueIndex> values(count());
-    for (ValueIndex& value : values) value = index(limit);
-    return values;
-  }
-  bool is_whole() const { return !refused_ && rest_.empty(); }
-
- private:
-  std::size_t refuse() {
-    refused_ = true;
-    rest_ = {};
-    return 0;
-  }
-  std::string_view rest_;
-  bool refused_ = false;
-};
 
 // Every operation reads what earlier ones made or what came from outside, and makes what says so.
 bool is_in_order(const RegionTape& tape) {

@@ -12,9 +12,11 @@
 #include "snug/capture/sketch.h"
 #include "snug/capture/sketcher.h"
 #include "snug/models/llama.h"
+#include "snug/plan/step_allocations.h"
 #include "snug/plan/timeline.h"
 #include "snug/tape/recording.h"
 #include "snug/tape/region.h"
+#include "tests/support/live_log.h"
 
 namespace snug::capture {
 namespace {
@@ -50,20 +52,23 @@ tape::Fates as_fates(const trace::Sketch& sketch, const FatesOfCalls& fates) {
   for (std::size_t call = 0; call < fates.size(); ++call) {
     const trace::RegionTape& tape = sketch.calls[call].tape;
     for (std::size_t i = 0; i < tape.values.size(); ++i)
-      by_region[tape.region].try_emplace({tape.values[i].operation, tape.values[i].output}, fates[call][i]);
+      if (!tape.values[i].parameter)  // they are not asked for, and not numbered
+        by_region[tape.region].try_emplace({tape.values[i].operation, tape.values[i].output}, fates[call][i]);
   }
   return tape::Fates([by_region](const tape::ValueInfo& value) {
     return by_region.find(value.outermost)->second.at({value.ordinal, value.output});
   });
 }
 
-std::uint64_t captured_peak(const Run& run, const tape::Fates& fates) {
-  return capture(c10::kMeta,
-                 [&](memory::Tracker& tracker) {
-                   tape::Recording recording(fates);
-                   run(tracker);
-                 })
-      .peak.total;
+LiveLog captured(const Run& run, const tape::Fates& fates) {
+  LiveLog log;
+  capture(c10::kMeta,
+          [&](memory::Tracker& tracker) {
+            tape::Recording recording(fates);
+            run(tracker);
+          },
+          {.sink = &log});
+  return log;
 }
 
 FatesOfCalls random_fates(const Timeline& timeline, std::mt19937& random) {
@@ -102,8 +107,12 @@ void expect_exact(const Run& run, int assignments, unsigned seed) {
       for (std::size_t call = 0; call < fates.size(); ++call)
         fates[call] = timeline.allowed(
             call, std::vector<Fate>(fates[call].size(), i == 0 ? Fate::Keep : Fate::Recompute));
-    ASSERT_EQ(simulated_peak(timeline, fates), captured_peak(run, as_fates(sketched, fates)))
-        << "assignment " << i << ", seed " << seed;
+    SCOPED_TRACE(testing::Message() << "assignment " << i << ", seed " << seed);
+    const LiveLog ran = captured(run, as_fates(sketched, fates));
+    LiveLog replayed;
+    plan::replay_steps(timeline, fates, 1, replayed);
+    ASSERT_EQ(simulated_peak(timeline, fates), ran.ledger.peak_bytes());
+    ASSERT_EQ(replayed.taken, ran.taken);
   }
 }
 
@@ -112,9 +121,11 @@ TEST(SketchedStep, LlamaWithRandomFatesIsExact) {
     for (const int passes : {1, 2}) expect_exact(llama_steps(kSmall, dtype, passes), 60, 7);
 }
 
-Run network(const std::function<at::Tensor(const at::Tensor&)>& forward, at::IntArrayRef sizes) {
+Run network(const std::function<at::Tensor(const at::Tensor&)>& forward, at::IntArrayRef sizes,
+            const std::vector<at::Tensor>& weights) {
   return [=, sizes = sizes.vec()](memory::Tracker&) {
     forward(at::empty(sizes, at::TensorOptions(c10::kMeta))).sum().backward();
+    for (const at::Tensor& weight : weights) weight.mutable_grad().reset();
   };
 }
 
@@ -128,7 +139,7 @@ TEST(SketchedStep, ConvolutionsAndWritesInPlaceAreExact) {
     });
     return region("second", [&] { return (at::relu(half) * 2).add_(1).sigmoid() * half; });
   };
-  expect_exact(network(forward, {4, 3, 10, 10}), 100, 3);
+  expect_exact(network(forward, {4, 3, 10, 10}, {first, second}), 100, 3);
 }
 
 TEST(SketchedStep, WhatIsOverwrittenAfterItWasReadIsExact) {
@@ -146,7 +157,7 @@ TEST(SketchedStep, WhatIsOverwrittenAfterItWasReadIsExact) {
       });
     return x;
   };
-  expect_exact(network(forward, {6, 5, 24}), 200, 11);
+  expect_exact(network(forward, {6, 5, 24}, {weight}), 200, 11);
 }
 
 TEST(SketchedStep, SharedWeightsViewsAndDropoutAreExact) {
@@ -161,7 +172,7 @@ TEST(SketchedStep, SharedWeightsViewsAndDropoutAreExact) {
       });
     return x;
   };
-  expect_exact(network(forward, {6, 5, 24}), 100, 5);
+  expect_exact(network(forward, {6, 5, 24}, {weight}), 100, 5);
 }
 
 // A sketch made while a step runs for real, nothing kept, speaks of that step under any fates.
@@ -196,6 +207,44 @@ TEST(SketchedStep, WhereItRunsIsExactButForInputs) {
   }
 }
 
+// Gradients and the loss outlive the step in this loop: the next one finds them, and lets go of them. A step
+// that is sketched in the middle of the run says what any number of further ones do.
+TEST(SketchedStep, InTheMiddleOfARunItIsFollowedByItsLike) {
+  at::set_num_threads(1);
+  models::Llama model(kSmall, at::TensorOptions(c10::kCPU));
+  const at::Tensor tokens = at::randint(128, {2, 16}, at::kLong);
+  at::Tensor loss;
+  const auto step = [&] {
+    for (at::Tensor& parameter : model->parameters()) parameter.mutable_grad().reset();
+    loss = model->loss_sum(tokens, tokens);
+    loss.backward();
+  };
+  memory::Tracker tracker;
+  tracker.adopt(model->parameters(), trace::Category::Parameter);
+  Sketcher sketcher(tracker);
+  hooks::OperatorListenerGuard guard(sketcher);
+  tape::Recording recording(tape::Fates::recompute(), {.prove = false});
+  step();
+  sketcher.begin(recording);
+  step();
+  const trace::Sketch sketched = sketcher.finish(recording);
+  const auto stays = [](const trace::Sketch::Block& block) { return block.stays; };
+  EXPECT_EQ(std::ranges::count_if(sketched.blocks, stays), 0) << "all that is left has its place";
+  const Timeline timeline(sketched);
+  std::mt19937 random(29);
+  for (int i = 0; i < 20; ++i) {
+    const FatesOfCalls fates = random_fates(timeline, random);
+    recording.use(as_fates(sketched, fates));
+    step();
+    LiveLog ran, replayed;
+    tracker.send_to(&ran);
+    for (int k = 0; k < 3; ++k) step();
+    tracker.send_to(nullptr);
+    plan::replay_steps(timeline, fates, 3, replayed);
+    ASSERT_EQ(replayed.taken, ran.taken) << "assignment " << i;
+  }
+}
+
 // As where a backward has nodes on two devices.
 TEST(SketchedStep, TheOperatorsOfTwoThreadsAreAllThere) {
   memory::Tracker tracker;
@@ -213,6 +262,31 @@ TEST(SketchedStep, TheOperatorsOfTwoThreadsAreAllThere) {
   run();
   other.join();
   EXPECT_EQ(sketcher.finish(recording).operators.size(), 2u * 2000);
+}
+
+TEST(SketchedStep, MarksOfTheProgramAreNotTakenForItsOwn) {
+  const at::Tensor weight = at::empty({8, 8}, c10::kMeta).requires_grad_();
+  const auto sketch_with = [&](const std::vector<std::string>& marks) {
+    return sketch([&](memory::Tracker& tracker) {
+      const auto mark = [&] {
+        for (const std::string& name : marks) tracker.mark(name);
+      };
+      const at::Tensor y = region("r", [&] {
+        const at::Tensor x = at::empty({4, 8}, c10::kMeta).mm(weight);
+        mark();
+        return x.exp();
+      });
+      mark();
+      const at::Tensor loss = y.sum();
+      loss.backward();
+      weight.mutable_grad().reset();
+      mark();
+    });
+  };
+  const std::vector<std::string> marks{"region begins", "region ends", "unpack", "unpacked", "released"};
+  const trace::Sketch plain = sketch_with({});
+  EXPECT_EQ(sketch_with(marks), plain);
+  for (const std::string& name : marks) EXPECT_EQ(sketch_with({name}), plain) << name;
 }
 
 TEST(SketchedStep, AGraphThatOutlivesItIsRefusedAndHarmless) {

@@ -601,6 +601,7 @@ TEST_F(Corners, WhatFailsAtARegionsEndIsSaidByItsBackward) {
     void on_end(std::uint64_t) override { throw std::runtime_error("no room at the end"); }
     void on_value(std::uint64_t, trace::ValueIndex, const at::Tensor&) override {}
     void on_operation(std::uint64_t, std::uint32_t) override {}
+    void on_save(std::uint64_t) override {}
     void before_unpack(std::uint64_t, std::size_t) override {}
     void after_unpack() override {}
     void on_release(std::uint64_t, std::size_t) override {}
