@@ -47,7 +47,7 @@ Proof::Entry& Proof::entry(const ValuePtr& value, const c10::Storage& storage) {
   if (value->proof) return entries_[*value->proof];
   const auto reserve = [&] { return sums_.reserve(value->device); };
   entries_.push_back({.value = value,
-                      .held_value = proves_ ? value : nullptr,
+                      .held_value = ProofsValue(proves_ ? value : nullptr),
                       .held = proves_ ? storage : c10::Storage(),
                       .storage = storage.getWeakStorageImpl(),
                       .made = reserve(),
@@ -216,10 +216,6 @@ void Proof::before_unpack(bool is_in_backward) {
     now.take(tickets.back(), entry.held);
   }
   now.settle();
-  const auto is_needed = [&](const ValuePtr& value) {  // by a saved tensor or an operation
-    const long here = 1 + std::ranges::count(lent, value, &Entry::held_value);
-    return value->fate == Fate::Recompute && value.use_count() > here;
-  };
   std::string wrong;
   for (std::size_t i = 0; i < lent.size(); ++i) {
     const ValuePtr value = lent[i].value.lock();
@@ -227,7 +223,8 @@ void Proof::before_unpack(bool is_in_backward) {
     site_->suspect(value->name);
     for (const Result& made : lent[i].results) {
       site_->suspect(made.name);
-      if (const ValuePtr result = made.value.lock(); result && is_needed(result))
+      const ValuePtr result = made.value.lock();
+      if (result && result->fate == Fate::Recompute && result->is_needed())
         wrong = needs_it_as_it_was(*value, result->schema);
     }
   }

@@ -44,9 +44,6 @@ class Proof {
   Proof(Tape& tape, std::shared_ptr<Site> site, bool prove, bool verify);
 
   bool is_on() const { return proves_ || verify_; }
-  bool holds(const Value& value) const {
-    return !has_ended_ && value.proof && entries_[*value.proof].held_value;
-  }
   std::uint64_t name(std::uint32_t output) const;  // of a value that is made now, whatever comes after
   bool is_suspect(const Value& value) const { return known_->suspects.contains(value.name); }
 
@@ -79,7 +76,7 @@ class Proof {
   };
   struct Entry {
     std::weak_ptr<Value> value;
-    ValuePtr held_value;  // while it proves: other fates may need what these do not
+    ProofsValue held_value;  // while it proves: other fates may need what these do not
     c10::Storage held;
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     Checksums::Ticket made, last;

@@ -294,7 +294,7 @@ class RecordedCall {
       Operation::Argument argument{
           .position = static_cast<std::uint32_t>(position),
           .place = place,
-          .value = nullptr,
+          .value = {},
           .geometry = Geometry(tensor),
           .device = tensor.device(),
           .is_written = facts_.writes[position],
@@ -303,14 +303,14 @@ class RecordedCall {
           .after = {}};
       if (argument.is_written) {
         const Write& write = written(position, place);
-        argument.value = write.old;
+        argument.value = OperationsValue(write.old);
         argument.geometry = write.before;
         argument.after = write.value;
       } else if (!facts_.reads_shape_only) {
-        argument.value = read(position, place).value;
-        tape_.pin(argument.value, tensor);
+        argument.value = OperationsValue(read(position, place).value);
+        tape_.pin(argument.value.pointer(), tensor);
       }
-      if (argument.value) operation.reads(argument.value);
+      if (argument.value) operation.reads(*argument.value);
       operation.arguments.push_back(std::move(argument));
     });
     if (!has_tensors) return;

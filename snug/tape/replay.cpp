@@ -109,7 +109,7 @@ void Replay::announce() {
 }
 
 // A replay runs on the stream of the node that asks; it waits for what was made on another.
-c10::Storage Replay::fetch(Value& value) {
+const c10::Storage& Replay::fetch(Value& value) {
   if (value.kept) {
     if (value.kept_stream) wait_for(*value.kept_stream, value.kept);
     return value.kept;
@@ -150,12 +150,13 @@ std::vector<Replay::Written> Replay::take_written(const Operation& operation) {
     if (!argument.is_written) continue;
     Value* before = argument.value.get();
     if (std::ranges::find(written, before, &Written::before) != written.end()) continue;
-    c10::Storage storage = fetch(*before);
-    const bool is_ours =
-        before->memo && before->uses == 1 && before->memo.use_count() == 2;  // here and there
-    written.push_back({before, is_ours ? std::move(storage) : copy_of(storage)});
-    if (!is_ours) continue;
-    before->memo = {};
+    const c10::Storage& storage = fetch(*before);
+    const bool no_tensor_is_on_it = before->memo && before->memo.unique();
+    if (before->uses != 1 || !no_tensor_is_on_it) {
+      written.push_back({before, copy_of(storage)});
+      continue;
+    }
+    written.push_back({before, std::exchange(before->memo, {})});
     before->here = false;
   }
   return written;

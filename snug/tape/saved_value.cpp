@@ -69,10 +69,11 @@ void SavedValue::call_pack_hook(const at::Tensor& tensor) {
     }
     tape_->proof_->read(value, tensor.storage());
   }
-  value_ = std::move(value);
+  const bool is_first = value->saves == 0;
+  value_ = SavedTensorsValue(std::move(value));
   geometry_ = Geometry(tensor);
   tape_->saved_.insert(this);
-  if (value_->saves++ == 0 && value_->fate == Fate::Recompute) {
+  if (is_first && value_->fate == Fate::Recompute) {
     ++tape_->totals_.dropped_values;
     tape_->totals_.dropped_bytes += tensor.storage().nbytes();
   }
@@ -135,16 +136,13 @@ SavedValue::~SavedValue() {
   if (!value_) return;
   tape_->saved_.erase(this);
   if (SketchListener* const told = tape_->listener()) told->on_release(tape_->number_, place_);
-  --value_->saves;
   disarm(tape_->replay_);
-  value_.reset();
+  value_ = {};
 }
 
 void SavedValue::move_to(ValuePtr value) {
   disarm(tape_->replay_);
-  --value_->saves;
-  value_ = std::move(value);
-  ++value_->saves;
+  value_ = SavedTensorsValue(std::move(value));
   if (auto* description = tape_->description()) description->saves[place_] = value_->number;
 }
 

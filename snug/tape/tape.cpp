@@ -77,7 +77,7 @@ void Tape::finish_forward() {
 }
 
 bool Tape::is_to_go(const Value& value) const {
-  const bool is_held_for_good = value.is_leaf && value.kept.use_count() > 1;  // a frozen weight, a table
+  const bool is_held_for_good = value.is_leaf && !value.kept.unique();  // a frozen weight, a table
   return value.fate == Fate::Offload && value.kept && value.span.size() > 0 && !is_held_for_good;
 }
 
@@ -209,9 +209,7 @@ void Tape::note_parameter(const at::Tensor& tensor) {
 void Tape::before_write(const at::Tensor& tensor) {
   if (!values_.knows(tensor)) return;
   const ValuePtr value = values_.find(tensor);
-  if (!value || !value->kept) return;
-  const long by_table_and_here = 2, by_proof = proof_ && proof_->holds(*value) ? 1 : 0;
-  if (value.use_count() <= by_table_and_here + by_proof + value->saves) return;
+  if (!value || !value->kept || value->readers == 0) return;
   Quiet work_of_our_own;
   value->kept = copy_of(value->kept);
   value->unwatch();

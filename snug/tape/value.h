@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "snug/host/arena.h"
@@ -92,8 +93,13 @@ struct Value final : trace::ClosureValue {
   c10::Storage still_alive() const;  // what left, if somebody else holds it as it was
   void drop_memo();
 
-  int saves = 0;        // saved tensors that hold it
-  int armed_saves = 0;  // of those, that will ask in this backward
+  // Who holds it: see Held. The table of the forward does not count, it asks.
+  int saves = 0;    // saved tensors
+  int readers = 0;  // operations to run again, one for each of their arguments
+  int proofs = 0;   // while the region is proven
+  bool is_needed() const { return saves + readers > 0; }  // in the backward
+  bool is_held() const { return is_needed() || proofs > 0; }
+  int armed_saves = 0;  // saved tensors that will ask in this backward
 
   // See Note [Proof].
   std::optional<std::uint64_t> checksum;    // of what the backward should find
@@ -112,13 +118,46 @@ struct Value final : trace::ClosureValue {
 
 using ValuePtr = std::shared_ptr<Value>;
 
+// A pointer that counts, under a name. What happens to a value is decided by these counts and never by how
+// many pointers there are: whoever looks at one for a while may hold it.
+template <int Value::*count>
+class Held {
+ public:
+  Held() = default;
+  explicit Held(ValuePtr value) : value_(std::move(value)) {
+    if (value_) ++(value_.get()->*count);
+  }
+  Held(const Held& other) : Held(other.value_) {}
+  Held(Held&& other) noexcept = default;
+  Held& operator=(Held other) noexcept {
+    value_.swap(other.value_);
+    return *this;
+  }
+  ~Held() {
+    if (value_) --(value_.get()->*count);
+  }
+
+  const ValuePtr& pointer() const { return value_; }
+  Value* get() const { return value_.get(); }
+  Value& operator*() const { return *value_; }
+  Value* operator->() const { return value_.get(); }
+  explicit operator bool() const { return value_ != nullptr; }
+
+ private:
+  ValuePtr value_;
+};
+
+using SavedTensorsValue = Held<&Value::saves>;
+using OperationsValue = Held<&Value::readers>;
+using ProofsValue = Held<&Value::proofs>;
+
 std::string name_of(const c10::FunctionSchema* schema);  // with its overload: aten::add.Tensor
 
 struct Operation final : trace::ClosureOperation {
   struct Argument {
     std::uint32_t position;
-    std::int32_t place;  // in a list; -1: the argument is the tensor
-    ValuePtr value;      // null: only the shape is read
+    std::int32_t place;     // in a list; -1: the argument is the tensor
+    OperationsValue value;  // null: only the shape is read
     Geometry geometry;
     c10::Device device = c10::kCPU;
     bool is_written = false;
@@ -127,7 +166,7 @@ struct Operation final : trace::ClosureOperation {
     std::weak_ptr<Value> after;  // what a written argument holds afterwards
   };
 
-  void reads(const ValuePtr& value) { trace::ClosureOperation::reads.push_back(value.get()); }
+  void reads(Value& value) { trace::ClosureOperation::reads.push_back(&value); }
 
   c10::OperatorHandle handle;
   c10::DispatchKeySet keys;

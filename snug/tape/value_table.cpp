@@ -38,10 +38,9 @@ std::vector<std::pair<c10::Storage, ValuePtr>> ValueTable::alive() const {
 void ValueTable::sweep() {
   if (entries_.size() >= kFew && entries_.size() < sweep_at_) return;
   const auto is_unreachable = [](const auto& entry) {
-    const Entry& held = entry.second;
-    if (held.value.use_count() > 1) return false;
-    const bool is_ours_alone = held.value->kept && held.value->kept.use_count() == 1;
-    return held.storage.expired() || is_ours_alone;
+    const Value& value = *entry.second.value;
+    const bool is_ours_alone = value.kept && value.kept.unique();
+    return !value.is_held() && (entry.second.storage.expired() || is_ours_alone);
   };
   while (std::erase_if(entries_, is_unreachable) > 0) {
   }
