@@ -16,31 +16,21 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "snug/host/store.h"
 #include "snug/tape/value.h"
 
 namespace snug::tape {
 
 class Offload {
  public:
-  explicit Offload(std::shared_ptr<host::Store> store) : store_(std::move(store)) {}
-
-  // Why it stays; empty if it was sent.
-  std::string send(const ValuePtr& value);
+  std::string send(const ValuePtr& value);  // why it stays; empty if it was sent
   void leave();
-  // Those with uses to come. Each follows its uses from here on, as if it had been re-made.
+  // Those with uses to come. Each follows its uses from here on, as if it had been recomputed.
   void bring_back();
-  void bring_back(Value& value);
   bool empty() const { return sent_.empty(); }
 
  private:
-  host::Store& store(c10::Device device);
-
-  std::shared_ptr<host::Store> store_;
-  bool is_shared_ = false;  // nobody brought one
   std::vector<std::weak_ptr<Value>> sent_;
 };
 

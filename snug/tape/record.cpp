@@ -150,7 +150,7 @@ class RecordedCall {
                              : old->is_constant ? !facts_.overwrites && !facts_.sets_parts
                                                 : false;
         if (is_read) tape_.pin(old, tensor);
-        if (!old->maker) refuse("writes into what cannot be re-made");
+        if (!old->can_be_recomputed()) refuse("writes into what cannot be recomputed");
         writes_.push_back({k, place, tensor, Geometry(tensor), old, nullptr});
       });
     if (facts_.reads_shape_only) return;
@@ -168,8 +168,8 @@ class RecordedCall {
   bool goes_another_way() {
     std::uint64_t what = reinterpret_cast<std::uintptr_t>(&call_.op.schema());
     const auto mix = [&](std::uint32_t serial) { what = what * 0x100000001B3ull + serial + 1; };
-    for (const Read& read : reads_) mix(read.value->serial);
-    for (const Write& write : writes_) mix(write.old->serial);
+    for (const Read& read : reads_) mix(read.value->origin.serial);
+    for (const Write& write : writes_) mix(write.old->origin.serial);
     return tape_.proof_->goes_on(what);
   }
 
@@ -190,15 +190,13 @@ class RecordedCall {
   }
 
   ValuePtr make_value(std::size_t output, const at::Tensor& tensor) {
-    auto value = std::make_shared<Value>();
-    value->device = tensor.device();
-    value->operation = ordinal_;
-    value->output = static_cast<std::uint32_t>(output);
-    if (tape_.proof_) value->name = tape_.proof_->name(value->output);
-    value->serial = tape_.serial_++;
-    value->schema = &call_.op.schema();
-    value->made_stream = current_stream(value->device);
-    const std::uint64_t bytes = value->bytes = tensor.storage().nbytes();
+    const std::uint64_t bytes = tensor.storage().nbytes();
+    auto value = std::make_shared<Value>(tensor.device(), bytes, current_stream(tensor.device()));
+    value->origin = {.operation = ordinal_,
+                     .output = static_cast<std::uint32_t>(output),
+                     .serial = tape_.serial_++,
+                     .name = tape_.proof_ ? tape_.proof_->name(static_cast<std::uint32_t>(output)) : 0,
+                     .schema = &call_.op.schema()};
     value->is_undefined = facts_.makes_undefined;
     value->is_constant = facts_.makes_constant;
     value->fate = facts_.makes_undefined ? Fate::Recompute
@@ -334,18 +332,18 @@ class RecordedCall {
     trace::RegionTape& tape = *tape_.description();
     trace::TapeOperation operation{.name = facts_.name, .replayable = replayable_};
     const auto number = static_cast<std::uint32_t>(tape.operations.size());
-    for (const Read& read : reads_) operation.reads.push_back(read.value->number);
+    for (const Read& read : reads_) operation.reads.push_back(read.value->origin.number);
     const auto made = [&](const ValuePtr& value, std::size_t output) {
-      tape.values[value->number].operation = number;
-      tape.values[value->number].output = static_cast<std::uint32_t>(output);
-      tape.values[value->number].fate = tape_.described_fate(*value);
+      tape.values[value->origin.number].operation = number;
+      tape.values[value->origin.number].output = static_cast<std::uint32_t>(output);
+      tape.values[value->origin.number].fate = tape_.described_fate(*value);
     };
     for (const Result& result : results_) {
-      operation.results.push_back(result.value->number);
+      operation.results.push_back(result.value->origin.number);
       made(result.value, result.place);
     }
     for (const Write& write : writes_) {
-      operation.writes.push_back({write.old->number, write.value->number});
+      operation.writes.push_back({write.old->origin.number, write.value->origin.number});
       made(write.value, written_output(write));
     }
     tape.operations.push_back(std::move(operation));

@@ -19,10 +19,6 @@ namespace ag = torch::autograd;
 
 namespace {
 
-Value& as_value(trace::ClosureValue& value) {
-  return static_cast<Value&>(value);
-}
-
 // Fills the hole of a list on its first tensor.
 void open_list(c10::IValue& hole) {
   if (!hole.isInt()) return;
@@ -110,21 +106,11 @@ void Replay::announce() {
 
 // A replay runs on the stream of the node that asks; it waits for what was made on another.
 const c10::Storage& Replay::fetch(Value& value) {
-  if (value.kept) {
-    if (value.kept_stream) wait_for(*value.kept_stream, value.kept);
-    return value.kept;
-  }
-  if (value.is_offloaded) tape_.offload_.bring_back(value);  // asked for again after its last use
-  if (const host::CopyPtr copy = std::exchange(value.fetched, nullptr)) {
-    copy->wait();
-    const c10::OptionalStreamGuard whose_memory_it_is(value.memo_stream);
-    copy->wait();  // so that whoever waits for that stream waits for the copy
-  }
-  TORCH_CHECK(value.memo_counter.current_version() == 0,
+  if (value.where() == Value::Where::Away) value.bring_back();  // asked for again after its last use
+  TORCH_CHECK(value.is_kept() || value.counter_in_backward().current_version() == 0,
               "a node of the backward wrote into a tensor that it was given, and region \"",
               tape_.region_name_, "\" needs it again");
-  if (value.memo_stream) wait_for(*value.memo_stream, value.memo);
-  return value.memo;
+  return value.ready();
 }
 
 void Replay::run(trace::ClosureOperation& closure_operation) {
@@ -143,7 +129,7 @@ void Replay::run(trace::ClosureOperation& closure_operation) {
   keep_results(operation, stack, written);
 }
 
-// Writes go to a re-made storage that nobody else needs, else to a copy.
+// Writes go to a recomputed storage that nobody else needs, else to a copy.
 std::vector<Replay::Written> Replay::take_written(const Operation& operation) {
   std::vector<Written> written;
   for (const auto& argument : operation.arguments) {
@@ -151,13 +137,9 @@ std::vector<Replay::Written> Replay::take_written(const Operation& operation) {
     Value* before = argument.value.get();
     if (std::ranges::find(written, before, &Written::before) != written.end()) continue;
     const c10::Storage& storage = fetch(*before);
-    const bool no_tensor_is_on_it = before->memo && before->memo.unique();
-    if (before->uses != 1 || !no_tensor_is_on_it) {
-      written.push_back({before, copy_of(storage)});
-      continue;
-    }
-    written.push_back({before, std::exchange(before->memo, {})});
-    before->here = false;
+    const bool is_ours = before->where() == Value::Where::Recomputed && before->uses == 1 &&
+                         storage.unique();  // no tensor is on it
+    written.push_back({before, is_ours ? before->take() : copy_of(storage)});
   }
   return written;
 }
@@ -166,7 +148,8 @@ torch::jit::Stack Replay::arguments(const Operation& operation, const std::vecto
   torch::jit::Stack stack = operation.constants;
   for (const auto& argument : operation.arguments) {
     const auto ours = std::ranges::find(written, argument.value.get(), &Written::before);
-    if (argument.value && argument.value->kept) tape_.compare(*argument.value, argument.value->kept);
+    if (argument.value && argument.value->is_kept())
+      tape_.compare(*argument.value, argument.value->storage());
     if (ours == written.end() && argument.value) check_unchanged(operation, argument);
     const c10::Storage storage = ours != written.end() ? ours->storage
                                  : argument.value      ? fetch(*argument.value)
@@ -201,10 +184,7 @@ void Replay::keep_results(Operation& operation, const torch::jit::Stack& results
                 " when it was run again: it is not deterministic");
     tape_.compare(*value, storage);
     if (value->uses == 0 || value->here) return;
-    value->memo = storage;
-    value->memo_counter = c10::VariableVersion(0);
-    value->memo_stream = current_stream(value->device);
-    value->here = true;
+    value->recomputed(storage);
   };
   const std::vector<at::Tensor> flat = flattened(results);
   for (const auto& [place, value] : operation.outputs) keep(value, flat[place].storage());
@@ -214,10 +194,8 @@ void Replay::keep_results(Operation& operation, const torch::jit::Stack& results
   }
 }
 
-void Replay::last_use(trace::ClosureValue& closure_value) {
-  Value& value = as_value(closure_value);
-  value.drop_memo();
-  value.here = value.kept || value.is_offloaded;
+void Replay::last_use(trace::ClosureValue& value) {
+  static_cast<Value&>(value).last_use();
 }
 
 }  // namespace snug::tape

@@ -1,4 +1,4 @@
-// Re-makes values in the backward: the rules of trace/closure, carried out on tensors. Internal to tape.
+// Recomputes values in the backward: the rules of trace/closure, carried out on tensors. Internal to tape.
 #pragma once
 
 #include <memory>

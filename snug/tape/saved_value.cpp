@@ -62,7 +62,7 @@ void SavedValue::call_pack_hook(const at::Tensor& tensor) {
   ValuePtr value = tape_->value_of(tensor);
   tape_->pin(value, tensor);  // may throw
   if (tape_->proof_) {
-    if (tape_->proof_->goes_on(value->serial + 1)) {
+    if (tape_->proof_->goes_on(value->origin.serial + 1)) {
       tape_->distrust_all();
       value = tape_->value_of(tensor);
       tape_->pin(value, tensor);
@@ -79,7 +79,7 @@ void SavedValue::call_pack_hook(const at::Tensor& tensor) {
   }
   if (auto* description = tape_->description()) {
     place_ = description->saves.size();
-    description->saves.push_back(value_->number);
+    description->saves.push_back(value_->origin.number);
   }
 }
 
@@ -107,15 +107,15 @@ at::Tensor SavedValue::call_unpack_hook() {
 
 at::Tensor SavedValue::contents() {
   Value& value = *value_;
-  if (value.given) return on_counted(value.given, value.given_counter);
-  const bool is_kept = value.kept;
-  const c10::Storage storage = is_kept ? value.kept : tape_->replay_.contents(value);
+  if (value.given()) return on_counted(value.given(), value.given_counter());
+  const bool is_kept = value.is_kept();
+  const c10::Storage storage = is_kept ? value.storage() : tape_->replay_.contents(value);
   // This saved tensor has its own counter, checked already: that of the value may be another's.
-  const c10::VariableVersion counter = is_kept ? counter_ : value.memo_counter;
+  const c10::VariableVersion counter = is_kept ? counter_ : value.counter_in_backward();
   if (tape_->proof_ && tape_->proof_->may_be_written(value) && is_of_someones_own()) {
     tape_->proof_->gave(value, storage);
     const bool is_read_again = value.uses > value.armed_saves;
-    if (is_read_again) value.give(storage, counter);
+    if (is_read_again) value.give(counter);
   }
   return on_counted(storage, counter);
 }
@@ -143,7 +143,7 @@ SavedValue::~SavedValue() {
 void SavedValue::move_to(ValuePtr value) {
   disarm(tape_->replay_);
   value_ = SavedTensorsValue(std::move(value));
-  if (auto* description = tape_->description()) description->saves[place_] = value_->number;
+  if (auto* description = tape_->description()) description->saves[place_] = value_->origin.number;
 }
 
 void SavedValue::arm(Replay& replay) {

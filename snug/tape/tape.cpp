@@ -23,7 +23,7 @@ Tape::Tape(hooks::RegionId region, const TapeOptions& options, std::shared_ptr<L
       options_(options),
       previous_(previous),
       sent_in_forward_(previous ? previous->sent_in_forward_ : std::make_shared<std::uint64_t>(0)),
-      offload_(std::move(store)),
+      store_(std::move(store)),
       model_(std::move(model)),
       ledgers_(std::move(ledgers)) {
   if ((options_.prove || options_.verify) && !options_.stand_ins)
@@ -77,28 +77,30 @@ void Tape::finish_forward() {
 }
 
 bool Tape::is_to_go(const Value& value) const {
-  const bool is_held_for_good = value.is_leaf && !value.kept.unique();  // a frozen weight, a table
-  return value.fate == Fate::Offload && value.kept && value.span.size() > 0 && !is_held_for_good;
+  if (value.fate != Fate::Offload || !value.is_kept() || !value.away() || value.away()->bytes() == 0)
+    return false;
+  const bool is_held_for_good = value.is_leaf && !value.storage().unique();  // a frozen weight, a table
+  return !is_held_for_good;
 }
 
 std::uint64_t Tape::bytes_to_go() const {
   std::uint64_t bytes = 0;
   for (const std::weak_ptr<Value>& pinned : pinned_)
-    if (const ValuePtr value = pinned.lock(); value && is_to_go(*value)) bytes += value->span.size();
+    if (const ValuePtr value = pinned.lock(); value && is_to_go(*value)) bytes += value->away()->bytes();
   const auto share = static_cast<std::uint64_t>(options_.offload_share * static_cast<double>(bytes));
   return std::min(share, options_.offload_bytes - std::min(options_.offload_bytes, *sent_in_forward_));
 }
 
 void Tape::send_or_keep(const ValuePtr& pinned, std::uint64_t may_go) {
   Value& value = *pinned;
-  if (is_to_go(value) && totals_.offloaded_bytes + value.span.size() <= may_go) {
-    if (value.checksum && value.span.size() < value.kept.nbytes())
-      value.checksum = checksum(value.kept, value.span);
+  if (is_to_go(value) && totals_.offloaded_bytes + value.away()->bytes() <= may_go) {
     value.refused = offload_.send(pinned);
     if (value.refused.empty()) {
+      if (value.checksum && value.away()->bytes() < value.bytes)
+        value.checksum = value.away()->checksum(value.storage());
       ++totals_.offloaded_values;
-      totals_.offloaded_bytes += value.span.size();
-      *sent_in_forward_ += value.span.size();
+      totals_.offloaded_bytes += value.away()->bytes();
+      *sent_in_forward_ += value.away()->bytes();
       return;
     }
   }
@@ -126,22 +128,19 @@ void Tape::look_back() {
 ValuePtr Tape::value_of(const at::Tensor& tensor) {
   if (ValuePtr known = values_.find(tensor)) return known;
   const ValuePtr before = values_.current(tensor);
-  auto value = std::make_shared<Value>();
-  value->device = tensor.device();
-  value->bytes = tensor.storage().nbytes();
+  auto value = std::make_shared<Value>(tensor.device(), tensor.storage().nbytes(), made_stream(tensor));
   value->is_external = true;
   value->is_leaf = !tensor.grad_fn();
-  value->serial = serial_++;
-  value->made_stream = made_stream(tensor);
+  value->origin.serial = serial_++;
   value->watch(tensor);
   const bool parameter = is_of_the_model(tensor);
   const std::uint32_t number = parameter ? 0 : inputs_++;
-  value->output = number;
-  if (proof_) value->name = proof_->name(Value::kInput - number);
+  value->origin.output = number;
+  if (proof_) value->origin.name = proof_->name(Origin::kInput - number);
   if (!parameter && !(proof_ && proof_->is_suspect(*value))) value->fate = fate_of_input(tensor, number);
   if (before && before->fate == Fate::Recompute) {  // its version has moved
     value->refused = Proof::kChanged;
-    value->refused_operation = name_of(before->schema);
+    value->refused_operation = name_of(before->origin.schema);
   }
   describe(*value, tensor, parameter);
   if (description_) description_->values.back().output = number;
@@ -153,7 +152,7 @@ bool Tape::is_of_the_model(const at::Tensor& tensor) const {
   return hooks::is_parameter(tensor) || (model_ && model_->contains(tensor.storage().unsafeGetStorageImpl()));
 }
 
-// What came into the region is kept or offloaded; nobody can re-make it.
+// What came into the region is kept or offloaded; nobody can recompute it.
 Fate Tape::fate_of_input(const at::Tensor& tensor, std::uint32_t number) const {
   if (!level_) return Fate::Keep;
   const Fate fate = (*level_->fates)({.region = level_->region,
@@ -172,24 +171,25 @@ void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
   const bool parameter = is_of_the_model(tensor);
   if (parameter) note_parameter(tensor);
   if (value.is_undefined || value.is_constant) {  // read and never written by an operator
-    const bool is_to_be_remade = value.fate == Fate::Recompute;
-    if (is_to_be_remade) value.fate = Fate::Keep;
-    value.cannot_be_remade();
-    if (is_to_be_remade) {
+    const bool is_to_be_recomputed = value.fate == Fate::Recompute;
+    if (is_to_be_recomputed) value.fate = Fate::Keep;
+    value.cannot_be_recomputed();
+    if (is_to_be_recomputed) {
       value.refused =
           value.is_undefined ? "filled through its pointer" : "a constant, perhaps filled by hand";
-      value.refused_operation = name_of(value.schema);
+      value.refused_operation = name_of(value.origin.schema);
     }
     describe_as_kept(value);
     value.is_undefined = value.is_constant = false;
   }
   if (value.fate == Fate::Recompute || options_.stand_ins) return;
-  if (!parameter) value.span.cover(tensor);
-  if (value.is_pinned) return;
-  value.is_pinned = true;
-  value.kept = tensor.storage();
-  value.kept_stream = current_stream(value.device);
-  value.here = true;
+  const bool is_first = value.where() == Value::Where::Unheld;
+  if (is_first) value.keep(tensor.storage());
+  if (value.fate == Fate::Offload && !parameter) {
+    if (!value.away()) value.may_go(on_the_host(store_));
+    value.away()->needs(tensor);
+  }
+  if (!is_first) return;
   if (!value.is_watched()) value.watch(tensor);
   if (parameter) return;
   hooks::tell_saved(tensor);
@@ -209,10 +209,9 @@ void Tape::note_parameter(const at::Tensor& tensor) {
 void Tape::before_write(const at::Tensor& tensor) {
   if (!values_.knows(tensor)) return;
   const ValuePtr value = values_.find(tensor);
-  if (!value || !value->kept || value->readers == 0) return;
+  if (!value || !value->is_kept() || value->readers == 0) return;
   Quiet work_of_our_own;
-  value->kept = copy_of(value->kept);
-  value->unwatch();
+  value->keep_a_copy();
 }
 
 // A saved tensor is an alias: it sees later writes (rrelu saves its noise before it fills it). One that moves
@@ -222,13 +221,13 @@ void Tape::follow(const ValuePtr& old, const ValuePtr& now, const at::Tensor& te
     if (saved->value() != old) continue;
     saved->move_to(now);
     pin(now, saved->on(tensor.storage()));
-    if (now->kept) now->watch_write(tensor);
+    if (now->is_kept()) now->watch_write(tensor);
   }
 }
 
-// What was to be re-made may have been written since by someone who does not tell: whoever reads it from here
-// on, and saved tensors, which are aliases, have it as it is. It keeps its place on the tape, so that the
-// structure is the same for all fates.
+// What was to be recomputed may have been written since by someone who does not tell: whoever reads it from
+// here on, and saved tensors, which are aliases, have it as it is. It keeps its place on the tape, so that
+// the structure is the same for all fates.
 void Tape::came_in(const c10::Storage& storage, const ValuePtr& old, const std::string& why) {
   if (old->is_external || old->is_undefined) return;
   describe_as_kept(*old);
@@ -236,19 +235,11 @@ void Tape::came_in(const c10::Storage& storage, const ValuePtr& old, const std::
   const at::Tensor whole = bytes_of(storage);
   if (old->is_watched()) whole.unsafeGetTensorImpl()->set_version_counter(old->counter());
   if (proof_) proof_->last(old);
-  const auto now = std::make_shared<Value>();
-  now->device = old->device;
-  now->bytes = old->bytes;
+  const auto now = std::make_shared<Value>(old->device, old->bytes, old->made_stream);
   now->is_external = true;
-  now->operation = old->operation;
-  now->output = old->output;
-  now->name = old->name;
-  now->serial = old->serial;
-  now->schema = old->schema;
-  now->number = old->number;
-  now->made_stream = old->made_stream;
+  now->origin = old->origin;
   now->refused = why;
-  now->refused_operation = name_of(old->schema);
+  now->refused_operation = name_of(old->origin.schema);
   now->watch(whole);
   values_.bind(whole, now);
   if (old->saves > 0) {
@@ -281,18 +272,13 @@ void Tape::keep_what_others_hold() {
     const ValuePtr value = weak.lock();
     auto alive = storage.lock();
     if (!value || !alive || value->fate == Fate::Keep) continue;
-    const bool was_moved = value->fate == Fate::Offload;
-    if (was_moved) {
-      if (value->is_offloaded) value->leaves();
-      value->is_offloaded = false;
-      value->slot = {};
-      value->fate = Fate::Keep;
-      value->kept = c10::Storage(std::move(alive));
-      value->here = true;
-      if (value->checksum) value->checksum = checksum(value->kept);
-    } else {
+    if (value->fate == Fate::Recompute) {
       keep_after_all(value, c10::Storage(std::move(alive)), "");
+      continue;
     }
+    value->fate = Fate::Keep;
+    value->stay(c10::Storage(std::move(alive)));
+    if (value->checksum) value->checksum = checksum(value->storage());
   }
 }
 
@@ -318,25 +304,23 @@ void Tape::keep_after_all(const ValuePtr& kept, const c10::Storage& contents, co
     totals_.dropped_bytes -= value.bytes;
   }
   value.fate = Fate::Keep;
-  value.cannot_be_remade();
+  value.cannot_be_recomputed();
   if (!why.empty()) {
     value.refused = why;
-    value.refused_operation = name_of(value.schema);
+    value.refused_operation = name_of(value.origin.schema);
   }
-  if (description_) description_->values[value.number].fate = Fate::Keep;
+  if (description_) description_->values[value.origin.number].fate = Fate::Keep;
   if (!why.empty()) describe_as_kept(value);
   if (!contents) return;
-  value.kept = contents;
-  value.kept_stream = current_stream(value.device);
-  value.here = value.is_pinned = true;
+  value.keep(contents);
   hooks::tell_saved(bytes_of(contents));
   pinned_.push_back(kept);
 }
 
 std::string Tape::told(const Value& value) const {
-  if (!value.schema) return concat("input ", value.output, " of region \"", region_name_, "\"");
-  return concat("the result of ", name_of(value.schema), " (operation ", value.operation, ") in region \"",
-                region_name_, "\"");
+  if (!value.origin.schema) return concat("input ", value.origin.output, " of region \"", region_name_, "\"");
+  return concat("the result of ", name_of(value.origin.schema), " (operation ", value.origin.operation,
+                ") in region \"", region_name_, "\"");
 }
 
 void Tape::note_difference(const std::string& what) {
@@ -347,7 +331,7 @@ void Tape::note_difference(const std::string& what) {
 void Tape::compare(const Value& value, const c10::Storage& storage) {
   if (!value.checksum) return;
   ++totals_.checked;
-  if (*value.checksum == (value.is_offloaded ? checksum(storage, value.span) : checksum(storage))) return;
+  if (*value.checksum == (value.is_moved() ? value.away()->checksum(storage) : checksum(storage))) return;
   ++totals_.differing;
   TORCH_CHECK(!options_.differing_throws, told(value),
               " has other bits in the backward than it had in the forward");
@@ -355,13 +339,15 @@ void Tape::compare(const Value& value, const c10::Storage& storage) {
 
 void Tape::note_unpack(Value& value, const at::Tensor& tensor) {
   hooks::tell_unpacked(tensor);
-  if (value.kept) compare(value, value.kept);
-  if (!value.kept && value.is_offloaded) compare(value, tensor.storage());
+  if (value.is_kept())
+    compare(value, value.storage());
+  else if (value.is_moved())
+    compare(value, tensor.storage());
   if (!description_ || !replay_.is_first_backward()) return;
   const auto node = torch::autograd::get_current_node();
   if (description_->unpacks.empty() || node.get() != last_node_) description_->unpacks.emplace_back();
   last_node_ = node.get();
-  description_->unpacks.back().push_back(value.number);
+  description_->unpacks.back().push_back(value.origin.number);
 }
 
 // A graph may outlive its Recording, and be older than the sketch.
@@ -373,21 +359,21 @@ Fate Tape::described_fate(const Value& value) const {
   return options_.sketch && !value.is_undefined ? Fate::Keep : value.fate;
 }
 
-// Nobody can re-make it.
+// Nobody can recompute it.
 void Tape::describe_as_kept(const Value& value) {
   if (!description_) return;
-  Fate& fate = description_->values[value.number].fate;
+  Fate& fate = description_->values[value.origin.number].fate;
   if (fate == Fate::Recompute) fate = Fate::Keep;
-  if (value.operation < description_->operations.size())
-    description_->operations[value.operation].replayable = false;
+  if (value.origin.operation < description_->operations.size())
+    description_->operations[value.origin.operation].replayable = false;
 }
 
 void Tape::describe(Value& value, const at::Tensor& tensor, bool is_parameter) {
   if (!description_) return;
-  value.number = static_cast<std::uint32_t>(description_->values.size());
+  value.origin.number = static_cast<std::uint32_t>(description_->values.size());
   description_->values.push_back(
       {.bytes = tensor.storage().nbytes(), .fate = described_fate(value), .parameter = is_parameter});
-  if (SketchListener* const told = listener()) told->on_value(number_, value.number, tensor);
+  if (SketchListener* const told = listener()) told->on_value(number_, value.origin.number, tensor);
 }
 
 }  // namespace snug::tape

@@ -11,6 +11,7 @@
 #include "snug/hooks/region.h"
 #include "snug/tape/fates.h"
 #include "snug/tape/ledgers.h"
+#include "snug/tape/away.h"
 #include "snug/tape/offload.h"
 #include "snug/tape/operator_facts.h"
 #include "snug/tape/proof.h"
@@ -114,7 +115,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   std::optional<Proof> proof_;
   // Saved and not kept, with storages that others held when the forward ended.
   std::vector<std::pair<std::weak_ptr<Value>, c10::weak_intrusive_ptr<c10::StorageImpl>>> lent_;
-  std::string function_;  // the forward is in; why nothing that is made there is re-made
+  std::string function_;  // the forward is in; why nothing that is made there is recomputed
   const int exceptions_ = std::uncaught_exceptions();  // when the forward began
   std::string failure_;  // to be thrown in the backward: the end of a forward cannot
   std::unordered_set<SavedValue*> saved_;
@@ -123,6 +124,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   std::vector<at::Tensor> parameters_;  // that are needed in the backward
   std::unordered_set<const c10::TensorImpl*> parameters_noted_;
   const torch::autograd::Node* last_node_ = nullptr;  // that unpacked
+  const std::shared_ptr<host::Store> store_;
   Offload offload_;
   Replay replay_{*this};
   trace::RegionTotals totals_;
