@@ -31,7 +31,7 @@ Proof::Proof(Tape& tape, std::shared_ptr<Site> site, bool prove, bool verify)
 bool Proof::goes_on(std::uint64_t what) {
   structure_ = mixed(structure_, what);
   if (from_the_start_) prefixes_.push_back(structure_);
-  if (has_ended_ || !tape_.options_.prove || known_->prefixes.contains(structure_)) return false;
+  if (has_ended_ || !tape_.options().prove || known_->prefixes.contains(structure_)) return false;
   if (!std::exchange(is_new_, true)) tape_.distrust_previous();
   if (proves_) return false;
   proves_ = true;
@@ -187,7 +187,7 @@ void Proof::end(bool is_whole) {
   judge();
   has_ended_ = true;
   std::erase_if(entries_, [this](Entry& entry) { return !lend(entry); });
-  if (entries_.empty() || tape_.saved_.empty()) conclude();
+  if (entries_.empty() || tape_.saved().empty()) conclude();
 }
 
 void Proof::conclude() {

@@ -8,7 +8,8 @@
 #include <algorithm>
 
 #include "snug/base/error.h"
-#include "snug/tape/replay_clock.h"
+#include "snug/tape/figures.h"
+#include "snug/tape/operator_facts.h"
 #include "snug/tape/saved_value.h"
 #include "snug/tape/streams.h"
 #include "snug/tape/tape.h"
@@ -64,13 +65,13 @@ void Replay::begin_backward() {
   end_backward();  // left over if the last one threw
   backward_ = backward;
   ++backwards_;
-  for (SavedValue* saved : tape_.saved_) saved->arm(*this);
-  tape_.offload_.bring_back();
+  for (SavedValue* saved : tape_.saved()) saved->arm(*this);
+  tape_.offload().bring_back();
   ag::Engine::get_default_engine().queue_callback([tape = tape_.weak_from_this(), backward] {
     const auto alive = tape.lock();
     if (!alive) return;
-    std::lock_guard lock(alive->mutex_);
-    if (alive->replay_.backward_ == backward) alive->replay_.end_backward();
+    std::lock_guard lock(alive->mutex());
+    if (alive->replay().backward_ == backward) alive->replay().end_backward();
   });
 }
 
@@ -81,8 +82,8 @@ bool Replay::is_in_backward() const {
 void Replay::end_backward() {
   backward_ = -1;
   announced_ = has_unpacked_ = false;
-  if (tape_.proof_) tape_.proof_->look_at_given();
-  for (SavedValue* saved : tape_.saved_) saved->disarm(*this);
+  if (tape_.proof()) tape_.proof()->look_at_given();
+  for (SavedValue* saved : tape_.saved()) saved->disarm(*this);
 }
 
 bool Replay::is_first_unpack() {
@@ -92,7 +93,7 @@ bool Replay::is_first_unpack() {
 c10::Storage Replay::contents(Value& value) {
   if (!value.here) {
     announce();
-    ReplayClock clock(*tape_.ledgers_, tape_.region_name_, value.device, tape_.options_.time_replays);
+    const ReplayClock clock(tape_.figures(), tape_.region_name(), value.device, tape_.options().time_replays);
     require(value);
   }
   return fetch(value);
@@ -101,7 +102,7 @@ c10::Storage Replay::contents(Value& value) {
 // Parameters may be elsewhere (on the host, on another rank) until someone says that they are needed.
 void Replay::announce() {
   if (std::exchange(announced_, true)) return;
-  hooks::announce_replay(tape_.region_, tape_.parameters_);
+  hooks::announce_replay(tape_.region(), tape_.parameters());
 }
 
 // A replay runs on the stream of the node that asks; it waits for what was made on another.
@@ -109,7 +110,7 @@ const c10::Storage& Replay::fetch(Value& value) {
   if (value.where() == Value::Where::Away) value.bring_back();  // asked for again after its last use
   TORCH_CHECK(value.is_kept() || value.counter_in_backward().current_version() == 0,
               "a node of the backward wrote into a tensor that it was given, and region \"",
-              tape_.region_name_, "\" needs it again");
+              tape_.region_name(), "\" needs it again");
   return value.ready();
 }
 
@@ -125,7 +126,7 @@ void Replay::run(trace::ClosureOperation& closure_operation) {
     SameAutocast autocast(operation.autocast);
     hooks::run_operator(operation.handle, operation.keys, stack);
   }
-  ++tape_.totals_.replays;
+  ++tape_.totals().replays;
   keep_results(operation, stack, written);
 }
 
@@ -154,7 +155,7 @@ torch::jit::Stack Replay::arguments(const Operation& operation, const std::vecto
     const c10::Storage storage = ours != written.end() ? ours->storage
                                  : argument.value      ? fetch(*argument.value)
                                                        : no_storage(argument.device);
-    if (argument.value && tape_.proof_) tape_.proof_->check_operand(operation, *argument.value);
+    if (argument.value && tape_.proof()) tape_.proof()->check_operand(operation, *argument.value);
     at::Tensor tensor = argument.geometry.on(storage);
     if (argument.geometry.requires_grad) tensor.unsafeGetTensorImpl()->set_requires_grad(true);
     put(stack[argument.position], argument.place, tensor);
@@ -168,19 +169,20 @@ void Replay::check_unchanged(const Operation& operation, const Operation::Argume
       !argument.value->is_alias() || argument.counter.current_version() == argument.version,
       "one of the variables needed for gradient computation has been modified by an inplace operation: an "
       "argument of ",
-      facts_of(operation.handle).name, ", which region \"", tape_.region_name_,
+      facts_of(operation.handle).name, ", which region \"", tape_.region_name(),
       "\" has to run again, is at version ", argument.counter.current_version(), "; expected version ",
       argument.version, " instead");
 }
 
 void Replay::keep_results(Operation& operation, const torch::jit::Stack& results,
                           const std::vector<Written>& written) {
+  const bool checks_sizes = tape_.options().determinism_check != DeterminismCheck::None;
   const auto keep = [&](const std::weak_ptr<Value>& weak, const c10::Storage& storage) {
     const ValuePtr value = weak.lock();
     if (!value) return;
     const std::string& name = facts_of(operation.handle).name;
-    TORCH_CHECK(!tape_.options_.check_sizes || storage.nbytes() == value->bytes, name, " in region \"",
-                tape_.region_name_, "\" made ", value->bytes, " bytes in the forward and ", storage.nbytes(),
+    TORCH_CHECK(!checks_sizes || storage.nbytes() == value->bytes, name, " in region \"", tape_.region_name(),
+                "\" made ", value->bytes, " bytes in the forward and ", storage.nbytes(),
                 " when it was run again: it is not deterministic");
     tape_.compare(*value, storage);
     if (value->uses == 0 || value->here) return;

@@ -1,7 +1,5 @@
 #include "snug/tape/tape.h"
 
-#include <torch/csrc/autograd/function.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -9,39 +7,58 @@
 #include "snug/hooks/parameter.h"
 #include "snug/hooks/saved_tensors.h"
 #include "snug/tape/checksum.h"
+#include "snug/tape/operator_facts.h"
 #include "snug/tape/quiet.h"
+#include "snug/tape/record.h"
 #include "snug/tape/saved_value.h"
 #include "snug/tape/streams.h"
 
 namespace snug::tape {
 
-Tape::Tape(hooks::RegionId region, const TapeOptions& options, std::shared_ptr<Ledgers> ledgers,
-           std::shared_ptr<host::Store> store, std::shared_ptr<const ModelStorages> model,
+Tape::Tape(hooks::RegionId region, std::uint64_t place, std::shared_ptr<const RecordingOptions> options,
+           std::shared_ptr<const ModelStorages> model, std::shared_ptr<Figures> figures,
            const std::shared_ptr<Tape>& previous)
     : region_(region),
       region_name_(hooks::region_name(region)),
-      options_(options),
-      previous_(previous),
-      sent_in_forward_(previous ? previous->sent_in_forward_ : std::make_shared<std::uint64_t>(0)),
-      store_(std::move(store)),
+      options_(std::move(options)),
       model_(std::move(model)),
-      ledgers_(std::move(ledgers)) {
-  if ((options_.prove || options_.verify) && !options_.stand_ins)
-    proof_.emplace(*this, Site::at(std::hash<std::string>()(region_name_) ^ options_.place), options_.prove,
-                   options_.verify);
-  if (!options_.describe && !options_.sketch) return;
-  description_.emplace().region = region_name_;
-  {
-    std::lock_guard lock(ledgers_->mutex);
-    number_ = ledgers_->begun++;
-  }
-  if (SketchListener* const told = listener()) told->on_begin(number_);
+      figures_(std::move(figures)),
+      previous_(previous),
+      sent_in_forward_(previous ? previous->sent_in_forward_ : std::make_shared<std::uint64_t>(0)) {
+  const bool verify = options_->verify || options_->determinism_check == DeterminismCheck::Bits;
+  if ((options_->prove || verify) && !options_->stand_ins)
+    proof_.emplace(*this, Site::at(std::hash<std::string>()(region_name_) ^ place), options_->prove, verify);
+  const bool is_sketch = figures_->sketch != nullptr;
+  if (options_->describe || is_sketch) description_.emplace(region_name_, figures_, is_sketch);
 }
 
 Tape::~Tape() {
-  std::lock_guard lock(ledgers_->mutex);
-  ledgers_->totals[region_name_] += totals_;
-  if (description_) ledgers_->tapes.emplace(number_, std::move(*description_));
+  std::lock_guard lock(figures_->mutex);
+  figures_->totals[region_name_] += totals_;
+}
+
+void Tape::record(hooks::OperatorCall& call, const Level& level) {
+  const OperatorFacts& facts = facts_of(call.op);
+  if (facts.is_view) return call.proceed();
+  std::unique_lock lock(mutex_);
+  values_.sweep();
+  RecordedCall recorded(*this, call, facts, level);
+  if (facts.changes_shape) {
+    recorded.before_change_of_shape();
+    lock.unlock();
+    return call.proceed();
+  }
+  recorded.before();
+  lock.unlock();  // the operator may wait for other threads, and they for the tape
+  try {
+    call.proceed();
+  } catch (...) {
+    lock.lock();
+    recorded.after_failure();
+    throw;
+  }
+  lock.lock();
+  recorded.after();
 }
 
 // The end of a region may not throw: its backward does.
@@ -66,7 +83,7 @@ void Tape::finish_forward() {
       if (value->saves > 0 && value->fate != Fate::Keep)
         lent_.emplace_back(value, storage.getWeakStorageImpl());
   values_.clear();  // from here on saved tensors own what is left
-  if (SketchListener* const told = listener()) told->on_end(number_);
+  if (description_) description_->end_forward();
   const std::uint64_t may_go = bytes_to_go();
   for (const std::weak_ptr<Value>& pinned : std::exchange(pinned_, {}))
     if (const ValuePtr value = pinned.lock()) send_or_keep(value, may_go);
@@ -87,8 +104,9 @@ std::uint64_t Tape::bytes_to_go() const {
   std::uint64_t bytes = 0;
   for (const std::weak_ptr<Value>& pinned : pinned_)
     if (const ValuePtr value = pinned.lock(); value && is_to_go(*value)) bytes += value->away()->bytes();
-  const auto share = static_cast<std::uint64_t>(options_.offload_share * static_cast<double>(bytes));
-  return std::min(share, options_.offload_bytes - std::min(options_.offload_bytes, *sent_in_forward_));
+  const auto share = static_cast<std::uint64_t>(options_->offload.share * static_cast<double>(bytes));
+  const std::uint64_t limit = options_->offload.bytes;
+  return std::min(share, limit - std::min(limit, *sent_in_forward_));
 }
 
 void Tape::send_or_keep(const ValuePtr& pinned, std::uint64_t may_go) {
@@ -131,21 +149,25 @@ ValuePtr Tape::value_of(const at::Tensor& tensor) {
   auto value = std::make_shared<Value>(tensor.device(), tensor.storage().nbytes(), made_stream(tensor));
   value->is_external = true;
   value->is_leaf = !tensor.grad_fn();
-  value->origin.serial = serial_++;
   value->watch(tensor);
   const bool parameter = is_of_the_model(tensor);
   const std::uint32_t number = parameter ? 0 : inputs_++;
   value->origin.output = number;
-  if (proof_) value->origin.name = proof_->name(Origin::kInput - number);
+  enroll(*value, Origin::kInput - number);
   if (!parameter && !(proof_ && proof_->is_suspect(*value))) value->fate = fate_of_input(tensor, number);
   if (before && before->fate == Fate::Recompute) {  // its version has moved
     value->refused = Proof::kChanged;
     value->refused_operation = name_of(before->origin.schema);
   }
-  describe(*value, tensor, parameter);
-  if (description_) description_->values.back().output = number;
+  if (description_) description_->add(*value, tensor, parameter);
   values_.bind(tensor, value);
   return value;
+}
+
+// Where it is on the tape, whatever comes after.
+void Tape::enroll(Value& value, std::uint32_t output) {
+  value.origin.serial = serial_++;
+  if (proof_) value.origin.name = proof_->name(output);
 }
 
 bool Tape::is_of_the_model(const at::Tensor& tensor) const {
@@ -170,23 +192,12 @@ void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
   Value& value = *pinned;
   const bool parameter = is_of_the_model(tensor);
   if (parameter) note_parameter(tensor);
-  if (value.is_undefined || value.is_constant) {  // read and never written by an operator
-    const bool is_to_be_recomputed = value.fate == Fate::Recompute;
-    if (is_to_be_recomputed) value.fate = Fate::Keep;
-    value.cannot_be_recomputed();
-    if (is_to_be_recomputed) {
-      value.refused =
-          value.is_undefined ? "filled through its pointer" : "a constant, perhaps filled by hand";
-      value.refused_operation = name_of(value.origin.schema);
-    }
-    describe_as_kept(value);
-    value.is_undefined = value.is_constant = false;
-  }
-  if (value.fate == Fate::Recompute || options_.stand_ins) return;
+  if (value.is_undefined || value.is_constant) keep_what_nobody_wrote(value);
+  if (value.fate == Fate::Recompute || options_->stand_ins) return;
   const bool is_first = value.where() == Value::Where::Unheld;
   if (is_first) value.keep(tensor.storage());
   if (value.fate == Fate::Offload && !parameter) {
-    if (!value.away()) value.may_go(on_the_host(store_));
+    if (!value.away()) value.may_go(on_the_host(options_->host));
     value.away()->needs(tensor);
   }
   if (!is_first) return;
@@ -198,6 +209,19 @@ void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
     std::erase_if(pinned_, [](const std::weak_ptr<Value>& weak) { return weak.expired(); });
     prune_at_ = std::max<std::size_t>(64, 2 * pinned_.size());
   }
+}
+
+// It is read, and no operator wrote it since empty() or zeros() made it.
+void Tape::keep_what_nobody_wrote(Value& value) {
+  const bool is_to_be_recomputed = value.fate == Fate::Recompute;
+  value.cannot_be_recomputed();
+  if (is_to_be_recomputed) {
+    value.fate = Fate::Keep;
+    value.refused = value.is_undefined ? "filled through its pointer" : "a constant, perhaps filled by hand";
+    value.refused_operation = name_of(value.origin.schema);
+  }
+  if (description_) description_->set_kept(value);
+  value.is_undefined = value.is_constant = false;
 }
 
 void Tape::note_parameter(const at::Tensor& tensor) {
@@ -230,7 +254,7 @@ void Tape::follow(const ValuePtr& old, const ValuePtr& now, const at::Tensor& te
 // the structure is the same for all fates.
 void Tape::came_in(const c10::Storage& storage, const ValuePtr& old, const std::string& why) {
   if (old->is_external || old->is_undefined) return;
-  describe_as_kept(*old);
+  if (description_) description_->set_kept(*old);
   if (old->fate != Fate::Recompute) return;
   const at::Tensor whole = bytes_of(storage);
   if (old->is_watched()) whole.unsafeGetTensorImpl()->set_version_counter(old->counter());
@@ -309,8 +333,8 @@ void Tape::keep_after_all(const ValuePtr& kept, const c10::Storage& contents, co
     value.refused = why;
     value.refused_operation = name_of(value.origin.schema);
   }
-  if (description_) description_->values[value.origin.number].fate = Fate::Keep;
-  if (!why.empty()) describe_as_kept(value);
+  if (description_) description_->set_fate(value);
+  if (description_ && !why.empty()) description_->set_kept(value);
   if (!contents) return;
   value.keep(contents);
   hooks::tell_saved(bytes_of(contents));
@@ -325,7 +349,7 @@ std::string Tape::told(const Value& value) const {
 
 void Tape::note_difference(const std::string& what) {
   ++totals_.differing;
-  if (options_.differing_throws && failure_.empty()) failure_ = what;
+  if (options_->determinism_check == DeterminismCheck::Bits && failure_.empty()) failure_ = what;
 }
 
 void Tape::compare(const Value& value, const c10::Storage& storage) {
@@ -333,47 +357,25 @@ void Tape::compare(const Value& value, const c10::Storage& storage) {
   ++totals_.checked;
   if (*value.checksum == (value.is_moved() ? value.away()->checksum(storage) : checksum(storage))) return;
   ++totals_.differing;
-  TORCH_CHECK(!options_.differing_throws, told(value),
+  TORCH_CHECK(options_->determinism_check != DeterminismCheck::Bits, told(value),
               " has other bits in the backward than it had in the forward");
 }
 
-void Tape::note_unpack(Value& value, const at::Tensor& tensor) {
+void Tape::before_unpack() {
+  if (proof_) proof_->before_unpack(replay_.is_in_backward());
+  TORCH_CHECK(failure_.empty(), failure_);
+  if (proof_) proof_->look_at_given();
+  replay_.begin_backward();
+  if (replay_.is_first_unpack()) look_back();
+}
+
+void Tape::after_unpack(Value& value, const at::Tensor& tensor) {
   hooks::tell_unpacked(tensor);
   if (value.is_kept())
     compare(value, value.storage());
   else if (value.is_moved())
     compare(value, tensor.storage());
-  if (!description_ || !replay_.is_first_backward()) return;
-  const auto node = torch::autograd::get_current_node();
-  if (description_->unpacks.empty() || node.get() != last_node_) description_->unpacks.emplace_back();
-  last_node_ = node.get();
-  description_->unpacks.back().push_back(value.origin.number);
-}
-
-// A graph may outlive its Recording, and be older than the sketch.
-SketchListener* Tape::listener() const {
-  return options_.sketch ? ledgers_->sketch.load() : nullptr;
-}
-
-Fate Tape::described_fate(const Value& value) const {
-  return options_.sketch && !value.is_undefined ? Fate::Keep : value.fate;
-}
-
-// Nobody can recompute it.
-void Tape::describe_as_kept(const Value& value) {
-  if (!description_) return;
-  Fate& fate = description_->values[value.origin.number].fate;
-  if (fate == Fate::Recompute) fate = Fate::Keep;
-  if (value.origin.operation < description_->operations.size())
-    description_->operations[value.origin.operation].replayable = false;
-}
-
-void Tape::describe(Value& value, const at::Tensor& tensor, bool is_parameter) {
-  if (!description_) return;
-  value.origin.number = static_cast<std::uint32_t>(description_->values.size());
-  description_->values.push_back(
-      {.bytes = tensor.storage().nbytes(), .fate = described_fate(value), .parameter = is_parameter});
-  if (SketchListener* const told = listener()) told->on_value(number_, value.origin.number, tensor);
+  if (description_ && replay_.is_first_backward()) description_->add_unpack(value);
 }
 
 }  // namespace snug::tape

@@ -11,7 +11,7 @@ namespace snug::tape {
 
 namespace {
 
-std::atomic<std::int64_t> live_values{0};
+std::atomic<std::int64_t> alive{0};
 
 using Where = Value::Where;
 
@@ -37,15 +37,15 @@ bool may_move(Where from, Where to) {
 
 Value::Value(c10::Device device, std::uint64_t bytes, std::optional<c10::Stream> made_stream)
     : device(device), bytes(bytes), made_stream(made_stream) {
-  ++live_values;
+  ++alive;
 }
 Value::~Value() {
-  --live_values;
+  --alive;
   settle();
   cannot_be_recomputed();
 }
 std::int64_t Value::live() {
-  return live_values;
+  return alive;
 }
 
 void Value::made_by(std::shared_ptr<Operation> operation) {

@@ -40,9 +40,8 @@
 #include <utility>
 #include <vector>
 
-#include "snug/tape/autocast_state.h"
 #include "snug/tape/away.h"
-#include "snug/tape/generator.h"
+#include "snug/tape/forward_state.h"
 #include "snug/tape/geometry.h"
 #include "snug/trace/closure.h"
 #include "snug/trace/fate.h"
