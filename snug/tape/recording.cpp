@@ -72,9 +72,11 @@ class Recording::Impl final : public hooks::OperatorListener,
             "\" cannot be recorded while a CUDA graph is captured: capture without a Recording");
       const std::shared_ptr<Tape> previous = last_before_its_backward();
       if (!previous) forward.calls.clear();
+      const std::shared_ptr<Pass> pass = previous ? previous->pass() : std::make_shared<Pass>();
       const std::uint64_t call = ++forward.calls[region];
-      forward.tape = std::make_shared<Tape>(region, options_->place + kApart * call, options_, model_,
-                                            figures_, previous);
+      forward.tape =
+          std::make_shared<Tape>(region, options_->place + kApart * call, options_, model_, figures_, pass);
+      pass->tapes.push_back(forward.tape);
       forward.last = forward.tape;
     }
     forward.levels.push_back({&fates_, hooks::region_name(region), options_->record_generators});

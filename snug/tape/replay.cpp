@@ -66,7 +66,6 @@ void Replay::begin_backward() {
   backward_ = backward;
   ++backwards_;
   for (SavedValue* saved : tape_.saved()) saved->arm(*this);
-  tape_.offload().bring_back();
   ag::Engine::get_default_engine().queue_callback([tape = tape_.weak_from_this(), backward] {
     const auto alive = tape.lock();
     if (!alive) return;

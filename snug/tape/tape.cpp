@@ -1,6 +1,7 @@
 #include "snug/tape/tape.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "snug/base/error.h"
@@ -15,16 +16,58 @@
 
 namespace snug::tape {
 
+namespace {
+
+// A value as the schedule moves it. Regions before are called under the lock of a later one, never the other
+// way round.
+class MovingValue final : public host::Item {
+ public:
+  MovingValue(std::weak_ptr<Tape> tape, const ValuePtr& value)
+      : tape_(std::move(tape)), value_(value), bytes_(value->away()->bytes()) {}
+
+  std::uint64_t bytes() const override { return bytes_; }
+  std::string send() override {
+    std::string why_not;
+    if_alive([&](Tape&, Value& value) { why_not = value.send(); });
+    return why_not;
+  }
+  void leave() override {
+    if_alive([](Tape&, Value& value) { value.leave(); });
+  }
+  // It follows its uses from here on, as if it had been recomputed, so they are counted.
+  void fetch() override {
+    if_alive([](Tape& tape, Value& value) {
+      tape.replay().begin_backward();
+      if (value.is_moved() && value.uses > 0) value.bring_back();
+    });
+  }
+
+ private:
+  template <class Call>
+  void if_alive(Call call) {
+    const std::shared_ptr<Tape> tape = tape_.lock();
+    if (!tape) return;
+    std::lock_guard lock(tape->mutex());
+    if (const ValuePtr value = value_.lock()) call(*tape, *value);
+  }
+
+  const std::weak_ptr<Tape> tape_;
+  const std::weak_ptr<Value> value_;
+  const std::uint64_t bytes_;
+};
+
+}  // namespace
+
 Tape::Tape(hooks::RegionId region, std::uint64_t place, std::shared_ptr<const RecordingOptions> options,
            std::shared_ptr<const ModelStorages> model, std::shared_ptr<Figures> figures,
-           const std::shared_ptr<Tape>& previous)
+           std::shared_ptr<Pass> pass)
     : region_(region),
       region_name_(hooks::region_name(region)),
       options_(std::move(options)),
       model_(std::move(model)),
       figures_(std::move(figures)),
-      previous_(previous),
-      sent_in_forward_(previous ? previous->sent_in_forward_ : std::make_shared<std::uint64_t>(0)) {
+      pass_(std::move(pass)),
+      in_pass_(pass_->schedule.begin_forward()) {
   const bool verify = options_->verify || options_->determinism_check == DeterminismCheck::Bits;
   if ((options_->prove || verify) && !options_->stand_ins)
     proof_.emplace(*this, Site::at(std::hash<std::string>()(region_name_) ^ place), options_->prove, verify);
@@ -87,10 +130,7 @@ void Tape::finish_forward() {
   const std::uint64_t may_go = bytes_to_go();
   for (const std::weak_ptr<Value>& pinned : std::exchange(pinned_, {}))
     if (const ValuePtr value = pinned.lock()) send_or_keep(value, may_go);
-  if (const std::shared_ptr<Tape> previous = previous_.lock()) {
-    std::lock_guard its_lock(previous->mutex_);  // always the later tape's first
-    previous->offload_.leave();
-  }
+  pass_->schedule.end_forward(in_pass_);
 }
 
 bool Tape::is_to_go(const Value& value) const {
@@ -106,19 +146,18 @@ std::uint64_t Tape::bytes_to_go() const {
     if (const ValuePtr value = pinned.lock(); value && is_to_go(*value)) bytes += value->away()->bytes();
   const auto share = static_cast<std::uint64_t>(options_->offload.share * static_cast<double>(bytes));
   const std::uint64_t limit = options_->offload.bytes;
-  return std::min(share, limit - std::min(limit, *sent_in_forward_));
+  return std::min(share, limit - std::min(limit, pass_->schedule.sent_bytes()));
 }
 
 void Tape::send_or_keep(const ValuePtr& pinned, std::uint64_t may_go) {
   Value& value = *pinned;
   if (is_to_go(value) && totals_.offloaded_bytes + value.away()->bytes() <= may_go) {
-    value.refused = offload_.send(pinned);
+    value.refused = pass_->schedule.send(in_pass_, std::make_shared<MovingValue>(weak_from_this(), pinned));
     if (value.refused.empty()) {
       if (value.checksum && value.away()->bytes() < value.bytes)
         value.checksum = value.away()->checksum(value.storage());
       ++totals_.offloaded_values;
       totals_.offloaded_bytes += value.away()->bytes();
-      *sent_in_forward_ += value.away()->bytes();
       return;
     }
   }
@@ -133,14 +172,6 @@ void Tape::send_or_keep(const ValuePtr& pinned, std::uint64_t may_go) {
 bool Tape::has_begun_backward() {
   std::lock_guard lock(mutex_);
   return replay_.has_begun();
-}
-
-// The backward of this region begins: the one before it is next.
-void Tape::look_back() {
-  const std::shared_ptr<Tape> previous = previous_.lock();
-  if (!previous) return;
-  std::lock_guard its_lock(previous->mutex_);
-  if (!previous->offload_.empty()) previous->replay_.begin_backward();
 }
 
 ValuePtr Tape::value_of(const at::Tensor& tensor) {
@@ -286,8 +317,9 @@ void Tape::distrust_all() {
 // The forward goes on where nobody has been: who knows what is written there, and into what. What can still
 // be kept of the regions before is.
 void Tape::distrust_previous() {
-  for (std::shared_ptr<Tape> tape = previous_.lock(); tape; tape = tape->previous_.lock())
-    tape->keep_what_others_hold();
+  for (const std::weak_ptr<Tape>& weak : pass_->tapes | std::views::reverse)
+    if (const std::shared_ptr<Tape> tape = weak.lock(); tape && tape.get() != this)
+      tape->keep_what_others_hold();
 }
 
 void Tape::keep_what_others_hold() {
@@ -366,7 +398,7 @@ void Tape::before_unpack() {
   TORCH_CHECK(failure_.empty(), failure_);
   if (proof_) proof_->look_at_given();
   replay_.begin_backward();
-  if (replay_.is_first_unpack()) look_back();
+  if (replay_.is_first_unpack()) pass_->schedule.begin_backward(in_pass_);
 }
 
 void Tape::after_unpack(Value& value, const at::Tensor& tensor) {

@@ -13,10 +13,10 @@
 
 #include "snug/hooks/operators.h"
 #include "snug/hooks/region.h"
+#include "snug/host/schedule.h"
 #include "snug/tape/description.h"
 #include "snug/tape/fates.h"
 #include "snug/tape/figures.h"
-#include "snug/tape/offload.h"
 #include "snug/tape/proof.h"
 #include "snug/tape/recording.h"
 #include "snug/tape/replay.h"
@@ -36,13 +36,18 @@ struct Level {
   bool record_generators = true;
 };
 
+// A forward and the backward that follows it, as far as this thread's tapes share them.
+struct Pass {
+  host::Schedule schedule;
+  std::vector<std::weak_ptr<class Tape>> tapes;  // in the order of their forwards
+};
+
 class Tape : public std::enable_shared_from_this<Tape> {
  public:
-  // `place`: in the program, beside the region's name. `previous`: of the region before, if its backward is
-  // still to come.
+  // `place`: in the program, beside the region's name.
   Tape(hooks::RegionId region, std::uint64_t place, std::shared_ptr<const RecordingOptions> options,
        std::shared_ptr<const ModelStorages> model, std::shared_ptr<Figures> figures,
-       const std::shared_ptr<Tape>& previous);
+       std::shared_ptr<Pass> pass);
   ~Tape();
   Tape(const Tape&) = delete;  // saved tensors hold it
   Tape& operator=(const Tape&) = delete;
@@ -55,6 +60,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   void leave_function(std::string outer);
   void end_forward() noexcept;
   bool has_begun_backward();
+  const std::shared_ptr<Pass>& pass() const { return pass_; }
 
   // From here on for the parts of a tape, which hold its lock.
   std::recursive_mutex& mutex() { return mutex_; }
@@ -64,7 +70,6 @@ class Tape : public std::enable_shared_from_this<Tape> {
   ValueTable& values() { return values_; }
   Proof* proof() { return proof_ ? &*proof_ : nullptr; }
   Replay& replay() { return replay_; }
-  Offload& offload() { return offload_; }
   Description* description() { return description_ ? &*description_ : nullptr; }
   Figures& figures() { return *figures_; }
   trace::RegionTotals& totals() { return totals_; }
@@ -103,7 +108,6 @@ class Tape : public std::enable_shared_from_this<Tape> {
   bool is_to_go(const Value& value) const;
   std::uint64_t bytes_to_go() const;
   void send_or_keep(const ValuePtr& value, std::uint64_t may_go);
-  void look_back();
 
   std::recursive_mutex mutex_;
   const hooks::RegionId region_;
@@ -111,8 +115,8 @@ class Tape : public std::enable_shared_from_this<Tape> {
   const std::shared_ptr<const RecordingOptions> options_;
   const std::shared_ptr<const ModelStorages> model_;
   const std::shared_ptr<Figures> figures_;
-  const std::weak_ptr<Tape> previous_;
-  const std::shared_ptr<std::uint64_t> sent_in_forward_;  // by this tape and those before it
+  const std::shared_ptr<Pass> pass_;
+  const std::size_t in_pass_;  // its number there
   const Level* level_ = nullptr;
   ValueTable values_;
   std::uint32_t inputs_ = 0;      // seen so far
@@ -129,7 +133,6 @@ class Tape : public std::enable_shared_from_this<Tape> {
   std::size_t prune_at_ = 64;
   std::vector<at::Tensor> parameters_;  // that are needed in the backward
   std::unordered_set<const c10::TensorImpl*> parameters_noted_;
-  Offload offload_;
   Replay replay_{*this};
   trace::RegionTotals totals_;
   std::optional<Description> description_;
