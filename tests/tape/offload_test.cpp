@@ -103,19 +103,6 @@ TEST(Offload, OnlyTheSpanOfAViewMoves) {
   EXPECT_EQ(all(recording).differing, 0u);
 }
 
-TEST(Offload, ARetainedGraphFetchesAgain) {
-  const auto host = store();
-  const at::Tensor x = make_input();
-  Recording recording(Fates::offload(), options(host));
-  at::Tensor y = layer(layer(layer(x, 0), 1), 2);
-  y.backward(at::ones({64, 64}), /*retain_graph=*/true);
-  const at::Tensor once = x.grad().clone();
-  y.backward(at::ones({64, 64}));
-  EXPECT_TRUE(at::equal(x.grad(), 2 * once));
-  y.reset();
-  EXPECT_EQ(host->arena().used_bytes(), 0u);
-}
-
 TEST(Offload, AFullHostKeepsTheRestAndSaysSo) {
   const auto host = store(2 * kMatrix);
   const at::Tensor x = make_input();
