@@ -33,6 +33,11 @@ void Schedule::begin_backward(std::size_t region) {
     for (const auto& item : items_of(*copied) | std::views::reverse) item->fetch();
 }
 
+void Schedule::forget(std::size_t region) {
+  std::lock_guard lock(mutex_);
+  regions_.at(region) = {};
+}
+
 std::uint64_t Schedule::sent_bytes() const {
   std::lock_guard lock(mutex_);
   return sent_bytes_;

@@ -43,6 +43,8 @@ class SNUG_API Schedule {
   void end_forward(std::size_t region);
   void begin_backward(std::size_t region);  // once more for each backward through a graph that is kept
 
+  void forget(std::size_t region);  // no backward will come to it
+
   std::uint64_t sent_bytes() const;  // by all regions so far
 
  private:

@@ -7,6 +7,8 @@
 
 #include "snug/hooks/saved_tensors.h"
 #include "snug/tape/checksum.h"
+#include "snug/tape/tape.h"
+#include "snug/tape/value.h"
 
 namespace snug::tape {
 
@@ -63,6 +65,44 @@ class OnTheHost final : public Away {
   host::CopyPtr sent_, fetched_;  // not waited for yet
 };
 
+// A value as the schedule moves it. Regions before are called under the lock of a later one, never the other
+// way round.
+class MovingValue final : public host::Item {
+ public:
+  MovingValue(std::weak_ptr<Tape> tape, const ValuePtr& value)
+      : tape_(std::move(tape)), value_(value), bytes_(value->away()->bytes()) {}
+
+  std::uint64_t bytes() const override { return bytes_; }
+  std::string send() override {
+    std::string why_not;
+    if_alive([&](Tape&, Value& value) { why_not = value.send(); });
+    return why_not;
+  }
+  void leave() override {
+    if_alive([](Tape&, Value& value) { value.leave(); });
+  }
+  // It follows its uses from here on, as if it had been recomputed, so they are counted.
+  void fetch() override {
+    if_alive([](Tape& tape, Value& value) {
+      tape.replay().begin_backward();
+      if (value.is_moved() && value.uses > 0) value.bring_back();
+    });
+  }
+
+ private:
+  template <class Call>
+  void if_alive(Call call) {
+    const std::shared_ptr<Tape> tape = tape_.lock();
+    if (!tape) return;
+    std::lock_guard lock(tape->mutex());
+    if (const ValuePtr value = value_.lock()) call(*tape, *value);
+  }
+
+  const std::weak_ptr<Tape> tape_;
+  const std::weak_ptr<Value> value_;
+  const std::uint64_t bytes_;
+};
+
 }  // namespace
 
 std::uint64_t Away::checksum(const c10::Storage& contents) const {
@@ -71,6 +111,10 @@ std::uint64_t Away::checksum(const c10::Storage& contents) const {
 
 std::unique_ptr<Away> on_the_host(std::shared_ptr<host::Store> store) {
   return std::make_unique<OnTheHost>(std::move(store));
+}
+
+std::shared_ptr<host::Item> as_item(const std::shared_ptr<Tape>& tape, const std::shared_ptr<Value>& value) {
+  return std::make_shared<MovingValue>(tape, value);
 }
 
 }  // namespace snug::tape

@@ -21,10 +21,14 @@
 #include <span>
 #include <string>
 
+#include "snug/host/schedule.h"
 #include "snug/host/store.h"
 #include "snug/tape/geometry.h"
 
 namespace snug::tape {
+
+class Tape;
+class Value;
 
 class Away {
  public:
@@ -49,5 +53,8 @@ class Away {
 
 // In a slot of the store; null: of the process's own. On Meta nothing but device memory comes and goes.
 std::unique_ptr<Away> on_the_host(std::shared_ptr<host::Store> store);
+
+// A value with an Away as the schedule moves it, under the lock of its tape, for as long as both live.
+std::shared_ptr<host::Item> as_item(const std::shared_ptr<Tape>& tape, const std::shared_ptr<Value>& value);
 
 }  // namespace snug::tape

@@ -201,8 +201,7 @@ void RecordedCall::choose_fate(Value& value) {
   if (is_suspect) replayable_ = false;
   if (is_suspect ? value.fate == Fate::Keep : value.fate != Fate::Recompute || can_replay()) return;
   value.fate = Fate::Keep;
-  value.refused = is_suspect ? Proof::kChanged : why_not_;
-  value.refused_operation = facts_.name;
+  value.refuse(is_suspect ? Proof::kChanged : why_not_, &call_.op.schema());
 }
 
 // Storages that were not there before. What aliases something known is no new value, whatever the schema

@@ -76,7 +76,7 @@ class Recording::Impl final : public hooks::OperatorListener,
       const std::uint64_t call = ++forward.calls[region];
       forward.tape =
           std::make_shared<Tape>(region, options_->place + kApart * call, options_, model_, figures_, pass);
-      pass->tapes.push_back(forward.tape);
+      pass->add(forward.tape);
       forward.last = forward.tape;
     }
     forward.levels.push_back({&fates_, hooks::region_name(region), options_->record_generators});

@@ -16,47 +16,10 @@
 
 namespace snug::tape {
 
-namespace {
-
-// A value as the schedule moves it. Regions before are called under the lock of a later one, never the other
-// way round.
-class MovingValue final : public host::Item {
- public:
-  MovingValue(std::weak_ptr<Tape> tape, const ValuePtr& value)
-      : tape_(std::move(tape)), value_(value), bytes_(value->away()->bytes()) {}
-
-  std::uint64_t bytes() const override { return bytes_; }
-  std::string send() override {
-    std::string why_not;
-    if_alive([&](Tape&, Value& value) { why_not = value.send(); });
-    return why_not;
-  }
-  void leave() override {
-    if_alive([](Tape&, Value& value) { value.leave(); });
-  }
-  // It follows its uses from here on, as if it had been recomputed, so they are counted.
-  void fetch() override {
-    if_alive([](Tape& tape, Value& value) {
-      tape.replay().begin_backward();
-      if (value.is_moved() && value.uses > 0) value.bring_back();
-    });
-  }
-
- private:
-  template <class Call>
-  void if_alive(Call call) {
-    const std::shared_ptr<Tape> tape = tape_.lock();
-    if (!tape) return;
-    std::lock_guard lock(tape->mutex());
-    if (const ValuePtr value = value_.lock()) call(*tape, *value);
-  }
-
-  const std::weak_ptr<Tape> tape_;
-  const std::weak_ptr<Value> value_;
-  const std::uint64_t bytes_;
-};
-
-}  // namespace
+void Pass::add(const std::shared_ptr<Tape>& tape) {
+  std::erase_if(tapes, [](const std::weak_ptr<Tape>& weak) { return weak.expired(); });
+  tapes.push_back(tape);
+}
 
 Tape::Tape(hooks::RegionId region, std::uint64_t place, std::shared_ptr<const RecordingOptions> options,
            std::shared_ptr<const ModelStorages> model, std::shared_ptr<Figures> figures,
@@ -76,6 +39,7 @@ Tape::Tape(hooks::RegionId region, std::uint64_t place, std::shared_ptr<const Re
 }
 
 Tape::~Tape() {
+  pass_->schedule.forget(in_pass_);
   std::lock_guard lock(figures_->mutex);
   figures_->totals[region_name_] += totals_;
 }
@@ -152,8 +116,8 @@ std::uint64_t Tape::bytes_to_go() const {
 void Tape::send_or_keep(const ValuePtr& pinned, std::uint64_t may_go) {
   Value& value = *pinned;
   if (is_to_go(value) && totals_.offloaded_bytes + value.away()->bytes() <= may_go) {
-    value.refused = pass_->schedule.send(in_pass_, std::make_shared<MovingValue>(weak_from_this(), pinned));
-    if (value.refused.empty()) {
+    value.refuse(pass_->schedule.send(in_pass_, as_item(shared_from_this(), pinned)));
+    if (value.refused().empty()) {
       if (value.checksum && value.away()->bytes() < value.bytes)
         value.checksum = value.away()->checksum(value.storage());
       ++totals_.offloaded_values;
@@ -163,8 +127,8 @@ void Tape::send_or_keep(const ValuePtr& pinned, std::uint64_t may_go) {
   }
   ++totals_.kept_values;
   totals_.kept_bytes += value.bytes;
-  if (value.refused.empty()) return;
-  auto& refused = totals_.refused[{value.refused_operation, value.refused}];
+  if (value.refused().empty()) return;
+  auto& refused = totals_.refused[{value.refused_operation(), value.refused()}];
   ++refused.values;
   refused.bytes += value.bytes;
 }
@@ -186,10 +150,8 @@ ValuePtr Tape::value_of(const at::Tensor& tensor) {
   value->origin.output = number;
   enroll(*value, Origin::kInput - number);
   if (!parameter && !(proof_ && proof_->is_suspect(*value))) value->fate = fate_of_input(tensor, number);
-  if (before && before->fate == Fate::Recompute) {  // its version has moved
-    value->refused = Proof::kChanged;
-    value->refused_operation = name_of(before->origin.schema);
-  }
+  const bool has_moved = before && before->fate == Fate::Recompute;  // its version has
+  if (has_moved) value->refuse(Proof::kChanged, before->origin.schema);
   if (description_) description_->add(*value, tensor, parameter);
   values_.bind(tensor, value);
   return value;
@@ -244,12 +206,11 @@ void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
 
 // It is read, and no operator wrote it since empty() or zeros() made it.
 void Tape::keep_what_nobody_wrote(Value& value) {
-  const bool is_to_be_recomputed = value.fate == Fate::Recompute;
   value.cannot_be_recomputed();
-  if (is_to_be_recomputed) {
+  if (value.fate == Fate::Recompute) {
     value.fate = Fate::Keep;
-    value.refused = value.is_undefined ? "filled through its pointer" : "a constant, perhaps filled by hand";
-    value.refused_operation = name_of(value.origin.schema);
+    value.refuse(value.is_undefined ? "filled through its pointer" : "a constant, perhaps filled by hand",
+                 value.origin.schema);
   }
   if (description_) description_->set_kept(value);
   value.is_undefined = value.is_constant = false;
@@ -293,14 +254,10 @@ void Tape::came_in(const c10::Storage& storage, const ValuePtr& old, const std::
   const auto now = std::make_shared<Value>(old->device, old->bytes, old->made_stream);
   now->is_external = true;
   now->origin = old->origin;
-  now->refused = why;
-  now->refused_operation = name_of(old->origin.schema);
+  now->refuse(why, old->origin.schema);
   now->watch(whole);
   values_.bind(whole, now);
-  if (old->saves > 0) {
-    --totals_.dropped_values;
-    totals_.dropped_bytes -= old->bytes;
-  }
+  is_not_dropped(*old);
   const auto saved = saved_;  // moving one changes nothing but its value
   for (SavedValue* some : saved) {
     if (some->value() != old) continue;
@@ -355,22 +312,22 @@ void Tape::leave_function(std::string outer) {
 
 void Tape::keep_after_all(const ValuePtr& kept, const c10::Storage& contents, const std::string& why) {
   Value& value = *kept;
-  if (value.saves > 0) {
-    --totals_.dropped_values;
-    totals_.dropped_bytes -= value.bytes;
-  }
+  is_not_dropped(value);
   value.fate = Fate::Keep;
   value.cannot_be_recomputed();
-  if (!why.empty()) {
-    value.refused = why;
-    value.refused_operation = name_of(value.origin.schema);
-  }
+  if (!why.empty()) value.refuse(why, value.origin.schema);
   if (description_) description_->set_fate(value);
   if (description_ && !why.empty()) description_->set_kept(value);
   if (!contents) return;
   value.keep(contents);
   hooks::tell_saved(bytes_of(contents));
   pinned_.push_back(kept);
+}
+
+void Tape::is_not_dropped(const Value& value) {
+  if (value.saves == 0) return;
+  --totals_.dropped_values;
+  totals_.dropped_bytes -= value.bytes;
 }
 
 std::string Tape::told(const Value& value) const {

@@ -39,7 +39,8 @@ struct Level {
 // A forward and the backward that follows it, as far as this thread's tapes share them.
 struct Pass {
   host::Schedule schedule;
-  std::vector<std::weak_ptr<class Tape>> tapes;  // in the order of their forwards
+  std::vector<std::weak_ptr<class Tape>> tapes;  // that live, in the order of their forwards
+  void add(const std::shared_ptr<class Tape>& tape);
 };
 
 class Tape : public std::enable_shared_from_this<Tape> {
@@ -104,6 +105,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   void keep_what_nobody_wrote(Value& value);
   void came_in(const c10::Storage& storage, const ValuePtr& old, const std::string& why);
   void keep_what_others_hold();
+  void is_not_dropped(const Value& value);  // after all, as was counted
   void finish_forward();
   bool is_to_go(const Value& value) const;
   std::uint64_t bytes_to_go() const;

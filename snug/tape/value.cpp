@@ -14,6 +14,7 @@ namespace {
 std::atomic<std::int64_t> alive{0};
 
 using Where = Value::Where;
+constexpr const char* kNames[] = {"Unheld", "Kept", "Sent", "Away", "Back", "Recomputed"};
 
 bool may_move(Where from, Where to) {
   switch (to) {
@@ -48,6 +49,11 @@ std::int64_t Value::live() {
   return alive;
 }
 
+void Value::refuse(std::string why, const c10::FunctionSchema* schema) {
+  refused_ = std::move(why);
+  refused_operation_ = name_of(schema);
+}
+
 void Value::made_by(std::shared_ptr<Operation> operation) {
   maker_ = std::move(operation);
   producer = maker_.get();
@@ -75,8 +81,8 @@ void Value::cannot_be_recomputed() {
 }
 
 void Value::move_to(Where where) {
-  ensure(may_move(where_, where), "a value went from ", static_cast<int>(where_), " to ",
-         static_cast<int>(where), " of Value::Where");
+  ensure(may_move(where_, where), "a value went from ", kNames[static_cast<int>(where_)], " to ",
+         kNames[static_cast<int>(where)]);
   where_ = where;
   here = where_ != Where::Unheld;
   if (where_ != Where::Back && where_ != Where::Recomputed) return;

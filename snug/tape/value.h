@@ -79,12 +79,16 @@ class Value final : public trace::ClosureValue {
   const std::optional<c10::Stream> made_stream;  // whose memory it is
   Origin origin;
   Fate fate = Fate::Keep;
-  bool is_external = false;                // it came into the region
-  bool is_leaf = false;                    // and autograd did not make it
-  bool is_undefined = false;               // made by empty() and not written yet
-  bool is_constant = false;                // made by zeros(), arange() ... and not written yet
-  bool is_scratch = false;                 // some of its bytes are left as they were: not compared
-  std::string refused, refused_operation;  // why it is kept although it was not to be
+  bool is_external = false;   // it came into the region
+  bool is_leaf = false;       // and autograd did not make it
+  bool is_undefined = false;  // made by empty() and not written yet
+  bool is_constant = false;   // made by zeros(), arange() ... and not written yet
+  bool is_scratch = false;    // some of its bytes are left as they were: not compared
+
+  // Why it is kept although it was not to be, for the report; of which operator, if one made it.
+  void refuse(std::string why, const c10::FunctionSchema* schema = nullptr);
+  const std::string& refused() const { return refused_; }
+  const std::string& refused_operation() const { return refused_operation_; }
 
   void made_by(std::shared_ptr<Operation> operation);
   void cannot_be_recomputed();
@@ -152,6 +156,7 @@ class Value final : public trace::ClosureValue {
   c10::Storage given_;
   c10::VariableVersion given_counter_;
 
+  std::string refused_, refused_operation_;
   std::shared_ptr<Operation> maker_;
   c10::VariableVersion counter_;
   std::uint32_t version_ = 0;

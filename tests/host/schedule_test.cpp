@@ -88,6 +88,16 @@ TEST_F(ScheduleTest, WhatStaysIsNotMovedAndDoesNotCount) {
   EXPECT_EQ(take(), (Log{"fetch b"}));
 }
 
+TEST_F(ScheduleTest, WhatARegionSentIsForgottenWithIt) {
+  forward({"a"});
+  forward({"b"});
+  take();
+  schedule.forget(0);
+  schedule.begin_backward(1);
+  EXPECT_EQ(take(), (Log{"fetch b"}));
+  EXPECT_EQ(schedule.sent_bytes(), 20u) << "that it was sent stays true";
+}
+
 TEST(Moves, TheRegionBesideIsTheNextOneOfThePass) {
   EXPECT_EQ(trace::copied_beside(0, 2), 1u);
   EXPECT_EQ(trace::copied_beside(1, 2), std::nullopt);
