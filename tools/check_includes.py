@@ -18,7 +18,7 @@ ALLOWED = {
     "report": "base trace",
     "hooks": "base",
     "memory": "base trace report hooks",
-    "host": "base",
+    "host": "base trace",
     "tape": "base trace hooks host",
     "ops": "base hooks",
     "precision": "base",

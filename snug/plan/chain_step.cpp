@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "snug/base/error.h"
+#include "snug/trace/moves.h"
 
 namespace snug::plan {
 
@@ -40,6 +41,9 @@ void check_choice(const Problem& problem, const Choice& choice) {
         "the times of a choice must be finite and at least 0, got ", choice.forward_seconds, " and ",
         choice.backward_seconds);
 }
+
+// Beside a region's computing runs what the regions before it move: see Note [One region ahead].
+static_assert(trace::copies_beside(1) == 0u, "a ChainState holds what one region moves");
 
 ChainState advance(const Problem& problem, const ChainState& before, const Choice& choice) {
   const std::uint64_t there = before.kept_bytes + before.moving_bytes;

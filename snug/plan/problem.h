@@ -47,7 +47,7 @@ struct Outcome {
 // Note [One region's time for a copy]
 // What a region offloads is sent during the forward of the next one, and is on the device until that ends; it
 // comes back during the backward of the next one, and is on the device from its begin. Whichever takes
-// longer, computing or copying, is how long it takes. See Note [Offload] in tape/offload.h.
+// longer, computing or copying, is how long it takes. See Note [One region ahead] in trace/moves.h.
 SNUG_API Outcome evaluate(const Problem& problem, std::span<const std::uint32_t> chosen);
 
 }  // namespace snug::plan

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "snug/trace/moves.h"
+
 namespace snug::plan {
 
 namespace {
@@ -119,16 +121,16 @@ void Timeline::add_copies(const Sketch::Call& call, std::span<const Moment> unti
         profile.copies.push_back({call.begins[i], until[write.before], call.tape.values[write.before].bytes});
 }
 
-// As Note [Offload] in tape/offload.h has it: the memory goes when the next call's forward ends, and is there
-// again when that call's backward begins. From the first unpack of its own backward on it counts with what is
-// re-made.
+// See Note [One region ahead] in trace/moves.h. From the first unpack of its own backward on it counts with
+// what is recomputed.
 void Timeline::add_offloaded(std::size_t number, std::span<const std::uint32_t> blocks, std::uint64_t bytes,
                              Profile& profile) const {
   const Sketch::Call& call = sketch_.calls[number];
   if (blocks.empty() || call.nodes.empty()) return;
   profile.offloaded_bytes = bytes;
   const Moment needed = call.nodes.front().unpacks.front();
-  const Sketch::Call* next = number + 1 < sketch_.calls.size() ? &sketch_.calls[number + 1] : nullptr;
+  const auto beside = trace::copied_beside(number, sketch_.calls.size());
+  const Sketch::Call* next = beside ? &sketch_.calls[*beside] : nullptr;
   if (next && next->forward_begin > needed) next = nullptr;  // it is of another pass
   profile.away = {needed, needed};
   if (next) profile.away.from = next->forward_end;

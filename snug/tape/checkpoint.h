@@ -1,5 +1,5 @@
 // Gradient checkpointing as torch.utils.checkpoint(use_reentrant=False) does it, for C++: nothing that
-// `function` makes is kept for the backward; it is re-made there.
+// `function` makes is kept for the backward; it is recomputed there.
 //
 //   x = snug::checkpoint([&](at::Tensor x) { return block->forward(x); }, x);
 //   x = snug::checkpoint_sequential(layers, 4, x);      // all but the last of four parts

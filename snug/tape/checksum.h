@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "snug/tape/span.h"
+#include "snug/tape/geometry.h"
 
 namespace snug::tape {
 

@@ -1,6 +1,6 @@
 // Who decides what happens to each value of a region.
 //
-//   Fates::cheap()              // matrix products, convolutions and attention stay, the rest is re-made
+//   Fates::cheap()              // matrix products, convolutions and attention stay, the rest is recomputed
 //   Fates::recompute().in_region("head", Fate::Keep)
 //   Fates::keep().of_operation("aten::gelu", Fate::Recompute).smaller_than(64_KiB, Fate::Keep)
 //   Fates([](const ValueInfo& value) { return value.bytes > 1_MiB ? Fate::Recompute : Fate::Keep; })

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/clone.h>
 
+#include <algorithm>
 #include <typeinfo>
 
 namespace snug::tape {
@@ -18,6 +19,16 @@ at::Tensor Geometry::on(c10::Storage storage) const {
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, dtype);
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
   return tensor;
+}
+
+void Span::cover(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return;
+  std::int64_t last = tensor.storage_offset();
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+  const std::uint64_t element = tensor.element_size();
+  const std::uint64_t first = static_cast<std::uint64_t>(tensor.storage_offset()) * element;
+  begin = std::min(begin, first / kAlignment * kAlignment);
+  end = std::max(end, static_cast<std::uint64_t>(last + 1) * element);
 }
 
 bool is_plain(const at::Tensor& tensor) {

@@ -5,6 +5,9 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
+#include <cstdint>
+#include <limits>
+
 namespace snug::tape {
 
 struct Geometry {
@@ -17,6 +20,18 @@ struct Geometry {
   at::DimVector sizes, strides;
   std::int64_t offset = 0;
   bool requires_grad = false;  // says nothing below autograd, but kernels may look at it
+};
+
+// The bytes of a storage that someone needs.
+struct Span {
+  static constexpr std::uint64_t kAlignment = 16;
+
+  std::uint64_t begin = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t end = 0;
+
+  std::uint64_t size() const { return end > begin ? end - begin : 0; }
+  void* in(const c10::Storage& storage) const { return static_cast<char*>(storage.mutable_data()) + begin; }
+  void cover(const at::Tensor& tensor);
 };
 
 // A dense tensor of torch's own class on CPU, CUDA or Meta. Anything else (sparse, nested, quantized,

@@ -31,7 +31,7 @@ Proof::Proof(Tape& tape, std::shared_ptr<Site> site, bool prove, bool verify)
 bool Proof::goes_on(std::uint64_t what) {
   structure_ = mixed(structure_, what);
   if (from_the_start_) prefixes_.push_back(structure_);
-  if (has_ended_ || !tape_.options_.prove || known_->prefixes.contains(structure_)) return false;
+  if (has_ended_ || !tape_.options().prove || known_->prefixes.contains(structure_)) return false;
   if (!std::exchange(is_new_, true)) tape_.distrust_previous();
   if (proves_) return false;
   proves_ = true;
@@ -47,7 +47,7 @@ Proof::Entry& Proof::entry(const ValuePtr& value, const c10::Storage& storage) {
   if (value->proof) return entries_[*value->proof];
   const auto reserve = [&] { return sums_.reserve(value->device); };
   entries_.push_back({.value = value,
-                      .held_value = proves_ ? value : nullptr,
+                      .held_value = ProofsValue(proves_ ? value : nullptr),
                       .held = proves_ ? storage : c10::Storage(),
                       .storage = storage.getWeakStorageImpl(),
                       .made = reserve(),
@@ -76,7 +76,7 @@ std::size_t Proof::read(const ValuePtr& value, const c10::Storage& storage) {
 void Proof::made_of(const ValuePtr& value, std::size_t read, std::span<const ValuePtr> results) {
   if (!value->proof) return;
   for (const ValuePtr& result : results)
-    entries_[*value->proof].results.push_back({result, result->name, read});
+    entries_[*value->proof].results.push_back({result, result->origin.name, read});
 }
 
 void Proof::last(const ValuePtr& value) {
@@ -120,15 +120,15 @@ void Proof::look_at(Entry& entry) {
       std::ranges::any_of(entry.reads, [&](Checksums::Ticket read) { return sums_[read] != first; });
   if (!is_changed) return;
   const std::vector<Result> others = made_of_something_else(entry);
-  const auto is_remade = [](const Result& result) {
+  const auto is_recomputed = [](const Result& result) {
     const ValuePtr value = result.value.lock();
     return value && value->fate == Fate::Recompute;
   };
   if (proves_) {
     if (!value->is_external) keep(value);
     for (const Result& result : others) keep(result);
-  } else if (value->fate == Fate::Recompute || std::ranges::any_of(others, is_remade)) {
-    site_->suspect(value->name);
+  } else if (value->fate == Fate::Recompute || std::ranges::any_of(others, is_recomputed)) {
+    site_->suspect(value->origin.name);
     tape_.note_difference(concat(tape_.told(*value), " was ", kChanged));
   }
 }
@@ -142,12 +142,12 @@ std::vector<Proof::Result> Proof::made_of_something_else(const Entry& entry) con
   return results;
 }
 
-// It is not re-made, here or in later calls. If its contents are gone, what was made of it is not either.
+// It is not recomputed, here or in later calls. If its contents are gone, what was made of it is not either.
 void Proof::keep(const ValuePtr& value) {
   if (!value->proof) return;
   Entry& entry = entries_[*value->proof];
   if (std::exchange(entry.is_suspect, true)) return;
-  site_->suspect(value->name);
+  site_->suspect(value->origin.name);
   const bool is_gone = !entry.held && !entry.is_overwritten;  // before this call went another way
   if (is_gone) tape_.note_difference(concat(tape_.told(*value), " was ", kChanged));
   if (value->fate == Fate::Recompute && !is_gone) {
@@ -167,12 +167,12 @@ void Proof::keep(const Result& result) {
 }
 
 void Proof::check_operand(const Operation& operation, const Value& value) const {
-  if (!value.at_its_end || !value.kept || *value.at_its_end == checksum(value.kept)) return;
-  site_->suspect(value.name);
+  if (!value.at_its_end || !value.is_kept() || *value.at_its_end == checksum(value.storage())) return;
+  site_->suspect(value.origin.name);
   for (const auto& [place, result] : operation.outputs)
-    if (const ValuePtr made = result.lock()) site_->suspect(made->name);
+    if (const ValuePtr made = result.lock()) site_->suspect(made->origin.name);
   for (const auto& argument : operation.arguments)
-    if (const ValuePtr made = argument.after.lock()) site_->suspect(made->name);
+    if (const ValuePtr made = argument.after.lock()) site_->suspect(made->origin.name);
   TORCH_CHECK(false, needs_it_as_it_was(value, &operation.handle.schema()));
 }
 
@@ -187,7 +187,7 @@ void Proof::end(bool is_whole) {
   judge();
   has_ended_ = true;
   std::erase_if(entries_, [this](Entry& entry) { return !lend(entry); });
-  if (entries_.empty() || tape_.saved_.empty()) conclude();
+  if (entries_.empty() || tape_.saved().empty()) conclude();
 }
 
 void Proof::conclude() {
@@ -198,7 +198,7 @@ void Proof::conclude() {
 bool Proof::lend(Entry& entry) {
   const ValuePtr value = entry.value.lock();
   if (!value || !entry.held || !entry.has_last) return false;
-  const std::size_t ours = value->kept && value->kept.is_alias_of(entry.held) ? 2 : 1;
+  const std::size_t ours = value->is_kept() && value->storage().is_alias_of(entry.held) ? 2 : 1;
   if (entry.held.use_count() <= ours) return false;
   if (value->fate == Fate::Recompute && value->saves > 0) tape_.keep_after_all(value, entry.held, "");
   if (value->fate == Fate::Offload) value->fate = Fate::Keep;
@@ -216,19 +216,16 @@ void Proof::before_unpack(bool is_in_backward) {
     now.take(tickets.back(), entry.held);
   }
   now.settle();
-  const auto is_needed = [&](const ValuePtr& value) {  // by a saved tensor or an operation
-    const long here = 1 + std::ranges::count(lent, value, &Entry::held_value);
-    return value->fate == Fate::Recompute && value.use_count() > here;
-  };
   std::string wrong;
   for (std::size_t i = 0; i < lent.size(); ++i) {
     const ValuePtr value = lent[i].value.lock();
     if (!value || now[tickets[i]] == sums_[lent[i].last]) continue;
-    site_->suspect(value->name);
+    site_->suspect(value->origin.name);
     for (const Result& made : lent[i].results) {
       site_->suspect(made.name);
-      if (const ValuePtr result = made.value.lock(); result && is_needed(result))
-        wrong = needs_it_as_it_was(*value, result->schema);
+      const ValuePtr result = made.value.lock();
+      if (result && result->fate == Fate::Recompute && result->is_needed())
+        wrong = needs_it_as_it_was(*value, result->origin.schema);
     }
   }
   conclude();
@@ -236,12 +233,14 @@ void Proof::before_unpack(bool is_in_backward) {
 }
 
 bool Proof::may_be_written(const Value& value) const {
-  return proves_ || (!known_->suspects.empty() && known_->suspects.contains(mixed(value.name, kGiven)));
+  return proves_ ||
+         (!known_->suspects.empty() && known_->suspects.contains(mixed(value.origin.name, kGiven)));
 }
 
 void Proof::gave(const Value& value, const c10::Storage& storage) {
   if (proves_)
-    given_.push_back({torch::autograd::get_current_node().get(), value.name, storage, checksum(storage)});
+    given_.push_back(
+        {torch::autograd::get_current_node().get(), value.origin.name, storage, checksum(storage)});
 }
 
 void Proof::look_at_given() {

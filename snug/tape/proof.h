@@ -1,10 +1,10 @@
 // Note [Proof]
-// What is re-made has no write in it that no operator made: through a pointer, by a kernel of someone's own,
-// on another thread. Versions and the ends of Python's autograd Functions tell of many. No rule sees all, so
-// the first call of a region with a new structure (operators and what they read, not sizes) is proven,
-// whatever the fates. A checksum of each value is taken when it is made, whenever it is read or saved, and
-// last: when an operator is about to overwrite it, or the forward of the region ends. All of them are read
-// with one wait, and until then nothing of the region is released. Then,
+// What is recomputed has no write in it that no operator made: through a pointer, by a kernel of someone's
+// own, on another thread. Versions and the ends of Python's autograd Functions tell of many. No rule sees
+// all, so the first call of a region with a new structure (operators and what they read, not sizes) is
+// proven, whatever the fates. A checksum of each value is taken when it is made, whenever it is read or
+// saved, and last: when an operator is about to overwrite it, or the forward of the region ends. All of them
+// are read with one wait, and until then nothing of the region is released. Then,
 //
 //   if a value was changed after it was made       it is kept
 //   if it was not at its end as it was when read   so is what the operator made that read it
@@ -44,11 +44,8 @@ class Proof {
   Proof(Tape& tape, std::shared_ptr<Site> site, bool prove, bool verify);
 
   bool is_on() const { return proves_ || verify_; }
-  bool holds(const Value& value) const {
-    return !has_ended_ && value.proof && entries_[*value.proof].held_value;
-  }
   std::uint64_t name(std::uint32_t output) const;  // of a value that is made now, whatever comes after
-  bool is_suspect(const Value& value) const { return known_->suspects.contains(value.name); }
+  bool is_suspect(const Value& value) const { return known_->suspects.contains(value.origin.name); }
 
   // The structure, as it goes on. True: this call leaves what is known.
   [[nodiscard]] bool goes_on(std::uint64_t what);
@@ -59,7 +56,7 @@ class Proof {
   void last(const ValuePtr& value);  // it is about to be overwritten, or forgotten
   void judge();                      // compares all that was taken so far, and keeps what it must
   void end(bool is_whole);           // of the forward; false: it threw
-  // Before the first one, compares what others held. Throws if what is to be re-made needs what changed.
+  // Before the first one, compares what others held. Throws if what is to be recomputed needs what changed.
   void before_unpack(bool is_in_backward);
 
   // A node of someone's own may write its gradients over what it is given, as kernels do to spare memory. Who
@@ -79,7 +76,7 @@ class Proof {
   };
   struct Entry {
     std::weak_ptr<Value> value;
-    ValuePtr held_value;  // while it proves: other fates may need what these do not
+    ProofsValue held_value;  // while it proves: other fates may need what these do not
     c10::Storage held;
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     Checksums::Ticket made, last;

@@ -15,7 +15,7 @@ class Site {
   using Prefixes = std::vector<std::uint64_t>;
   struct Known {
     std::unordered_set<std::uint64_t> prefixes;  // of calls that were proven
-    std::unordered_set<std::uint64_t> suspects;  // values that are not re-made; by Proof::name()
+    std::unordered_set<std::uint64_t> suspects;  // values that are not recomputed; by Proof::name()
   };
 
   static std::shared_ptr<Site> at(std::uint64_t key);  // one for the process

@@ -1,5 +1,5 @@
-// What a Python autograd Function was given and what it made are kept, not re-made: kernels that it launches
-// itself may write there, and no operator tells of it. Unless you say that it does not:
+// What a Python autograd Function was given and what it made are kept, not recomputed: kernels that it
+// launches itself may write there, and no operator tells of it. Unless you say that it does not:
 //
 //   snug::tape::pure("MySwiGLU");
 //

@@ -9,10 +9,9 @@
 
 #include "snug/base/error.h"
 #include "snug/hooks/functions.h"
-#include "snug/tape/ledgers.h"
+#include "snug/tape/figures.h"
 #include "snug/tape/pure.h"
 #include "snug/tape/quiet.h"
-#include "snug/tape/replay_clock.h"
 #include "snug/tape/saved_value.h"
 #include "snug/tape/stream_capture.h"
 #include "snug/tape/tape.h"
@@ -39,10 +38,10 @@ class Recording::Impl final : public hooks::OperatorListener,
  public:
   Impl(Fates fates, const RecordingOptions& options)
       : fates_(std::move(fates)),
-        options_(options),
+        options_(options_of_tapes(options)),
         model_(storages_of(options.model)),
         outer_(std::exchange(innermost, this)) {
-    ledgers_->sketch = options.sketch;
+    figures_->sketch = options.sketch;
     if (options.watch_functions.value_or(hooks::is_python_here())) functions_guard_.emplace(*this);
   }
   ~Impl() override {
@@ -50,7 +49,7 @@ class Recording::Impl final : public hooks::OperatorListener,
       forward.levels.clear();  // it ends inside a region
       std::exchange(forward.tape, nullptr)->end_forward();
     }
-    ledgers_->sketch = nullptr;
+    figures_->sketch = nullptr;
     Impl** place = &innermost;  // they may end in any order
     while (*place && *place != this) place = &(*place)->outer_;
     if (*place) *place = outer_;
@@ -62,7 +61,7 @@ class Recording::Impl final : public hooks::OperatorListener,
     check(forward.levels.empty(),
           "the fates of a recording were changed inside a region: change them between steps");
     fates_ = std::move(fates);
-    ledgers_->sketch = sketch;
+    figures_->sketch = sketch;
   }
 
   void before_forward(hooks::RegionId region) override {
@@ -71,28 +70,16 @@ class Recording::Impl final : public hooks::OperatorListener,
       if (!at::GradMode::is_enabled()) return;  // nothing is saved: an evaluation
       check(!is_capturing_stream(), "region \"", hooks::region_name(region),
             "\" cannot be recorded while a CUDA graph is captured: capture without a Recording");
-      const DeterminismCheck check = options_.determinism_check;
-      const bool throws = check == DeterminismCheck::Bits;
       const std::shared_ptr<Tape> previous = last_before_its_backward();
       if (!previous) forward.calls.clear();
+      const std::shared_ptr<Pass> pass = previous ? previous->pass() : std::make_shared<Pass>();
       const std::uint64_t call = ++forward.calls[region];
-      forward.tape = std::make_shared<Tape>(region,
-                                            TapeOptions{.spare_statistics = options_.spare_statistics,
-                                                        .check_sizes = check != DeterminismCheck::None,
-                                                        .verify = options_.verify || throws,
-                                                        .differing_throws = throws,
-                                                        .time_replays = options_.time_replays,
-                                                        .describe = options_.describe,
-                                                        .sketch = ledgers_->sketch != nullptr,
-                                                        .stand_ins = options_.stand_ins,
-                                                        .prove = options_.prove,
-                                                        .place = options_.place + kApart * call,
-                                                        .offload_share = options_.offload.share,
-                                                        .offload_bytes = options_.offload.bytes},
-                                            ledgers_, options_.host, model_, previous);
+      forward.tape =
+          std::make_shared<Tape>(region, options_->place + kApart * call, options_, model_, figures_, pass);
+      pass->add(forward.tape);
       forward.last = forward.tape;
     }
-    forward.levels.push_back({&fates_, hooks::region_name(region), options_.record_generators});
+    forward.levels.push_back({&fates_, hooks::region_name(region), options_->record_generators});
     forward.tape->enter(&forward.levels.back());
   }
 
@@ -121,10 +108,16 @@ class Recording::Impl final : public hooks::OperatorListener,
     };
   }
 
-  const std::shared_ptr<Ledgers>& ledgers() const { return ledgers_; }
+  const std::shared_ptr<Figures>& figures() const { return figures_; }
 
  private:
   static constexpr std::uint64_t kApart = 0x9E3779B97F4A7C15;
+
+  // A graph may outlive the model.
+  static std::shared_ptr<const RecordingOptions> options_of_tapes(RecordingOptions options) {
+    options.model.clear();
+    return std::make_shared<const RecordingOptions>(std::move(options));
+  }
 
   static std::shared_ptr<const ModelStorages> storages_of(const std::vector<at::Tensor>& tensors) {
     auto storages = std::make_shared<ModelStorages>();
@@ -141,9 +134,9 @@ class Recording::Impl final : public hooks::OperatorListener,
   static thread_local Impl* innermost;
 
   Fates fates_;
-  const RecordingOptions options_;
+  const std::shared_ptr<const RecordingOptions> options_;
   const std::shared_ptr<const ModelStorages> model_;
-  std::shared_ptr<Ledgers> ledgers_ = std::make_shared<Ledgers>();
+  std::shared_ptr<Figures> figures_ = std::make_shared<Figures>();
   Impl* outer_;
   hooks::RegionListenerGuard regions_guard_{*this};
   hooks::OperatorListenerGuard operators_guard_{*this};
@@ -162,16 +155,16 @@ void Recording::use(Fates fates, SketchListener* sketch) {
 }
 
 trace::Totals Recording::totals() const {
-  Ledgers& ledgers = *impl_->ledgers();
-  std::lock_guard lock(ledgers.mutex);
-  settle(ledgers);
-  return ledgers.totals;
+  Figures& figures = *impl_->figures();
+  std::lock_guard lock(figures.mutex);
+  settle(figures);
+  return figures.totals;
 }
 
 std::map<std::uint64_t, trace::RegionTape> Recording::take_numbered_tapes() {
-  Ledgers& ledgers = *impl_->ledgers();
-  std::lock_guard lock(ledgers.mutex);
-  return std::exchange(ledgers.tapes, {});
+  Figures& figures = *impl_->figures();
+  std::lock_guard lock(figures.mutex);
+  return std::exchange(figures.tapes, {});
 }
 
 std::vector<trace::RegionTape> Recording::take_tapes() {

@@ -30,7 +30,7 @@
 
 namespace snug::tape {
 
-// A re-made value that differs from the one of the forward is an error in the backward: never, if it has
+// A recomputed value that differs from the one of the forward is an error in the backward: never, if it has
 // another size, or if any bit differs. Bits takes a checksum of every value when it is made and when it is
 // used.
 enum class DeterminismCheck { None, Size, Bits };
@@ -56,7 +56,7 @@ struct RecordingOptions {
   OffloadLimit offload;
   bool stand_ins = false;  // Meta only: nothing is kept, and what the backward asks for is made of nothing
   // The first call of each region with a new structure is proven: it holds the region whole, and what someone
-  // writes past the dispatcher is found and never re-made. False: the caller knows that nobody does.
+  // writes past the dispatcher is found and never recomputed. False: the caller knows that nobody does.
   bool prove = true;
   std::uint64_t place = 0;  // in the program: regions of one name at other places are proven apart
   // Parameters and buffers of the model, frozen ones too: they stay where they are.

@@ -8,7 +8,8 @@
 #include <algorithm>
 
 #include "snug/base/error.h"
-#include "snug/tape/replay_clock.h"
+#include "snug/tape/figures.h"
+#include "snug/tape/operator_facts.h"
 #include "snug/tape/saved_value.h"
 #include "snug/tape/streams.h"
 #include "snug/tape/tape.h"
@@ -18,10 +19,6 @@ namespace snug::tape {
 namespace ag = torch::autograd;
 
 namespace {
-
-Value& as_value(trace::ClosureValue& value) {
-  return static_cast<Value&>(value);
-}
 
 // Fills the hole of a list on its first tensor.
 void open_list(c10::IValue& hole) {
@@ -68,13 +65,12 @@ void Replay::begin_backward() {
   end_backward();  // left over if the last one threw
   backward_ = backward;
   ++backwards_;
-  for (SavedValue* saved : tape_.saved_) saved->arm(*this);
-  tape_.offload_.bring_back();
+  for (SavedValue* saved : tape_.saved()) saved->arm(*this);
   ag::Engine::get_default_engine().queue_callback([tape = tape_.weak_from_this(), backward] {
     const auto alive = tape.lock();
     if (!alive) return;
-    std::lock_guard lock(alive->mutex_);
-    if (alive->replay_.backward_ == backward) alive->replay_.end_backward();
+    std::lock_guard lock(alive->mutex());
+    if (alive->replay().backward_ == backward) alive->replay().end_backward();
   });
 }
 
@@ -85,8 +81,8 @@ bool Replay::is_in_backward() const {
 void Replay::end_backward() {
   backward_ = -1;
   announced_ = has_unpacked_ = false;
-  if (tape_.proof_) tape_.proof_->look_at_given();
-  for (SavedValue* saved : tape_.saved_) saved->disarm(*this);
+  if (tape_.proof()) tape_.proof()->look_at_given();
+  for (SavedValue* saved : tape_.saved()) saved->disarm(*this);
 }
 
 bool Replay::is_first_unpack() {
@@ -96,7 +92,7 @@ bool Replay::is_first_unpack() {
 c10::Storage Replay::contents(Value& value) {
   if (!value.here) {
     announce();
-    ReplayClock clock(*tape_.ledgers_, tape_.region_name_, value.device, tape_.options_.time_replays);
+    const ReplayClock clock(tape_.figures(), tape_.region_name(), value.device, tape_.options().time_replays);
     require(value);
   }
   return fetch(value);
@@ -105,26 +101,16 @@ c10::Storage Replay::contents(Value& value) {
 // Parameters may be elsewhere (on the host, on another rank) until someone says that they are needed.
 void Replay::announce() {
   if (std::exchange(announced_, true)) return;
-  hooks::announce_replay(tape_.region_, tape_.parameters_);
+  hooks::announce_replay(tape_.region(), tape_.parameters());
 }
 
 // A replay runs on the stream of the node that asks; it waits for what was made on another.
-c10::Storage Replay::fetch(Value& value) {
-  if (value.kept) {
-    if (value.kept_stream) wait_for(*value.kept_stream, value.kept);
-    return value.kept;
-  }
-  if (value.is_offloaded) tape_.offload_.bring_back(value);  // asked for again after its last use
-  if (const host::CopyPtr copy = std::exchange(value.fetched, nullptr)) {
-    copy->wait();
-    const c10::OptionalStreamGuard whose_memory_it_is(value.memo_stream);
-    copy->wait();  // so that whoever waits for that stream waits for the copy
-  }
-  TORCH_CHECK(value.memo_counter.current_version() == 0,
+const c10::Storage& Replay::fetch(Value& value) {
+  if (value.where() == Value::Where::Away) value.bring_back();  // asked for again after its last use
+  TORCH_CHECK(value.is_kept() || value.counter_in_backward().current_version() == 0,
               "a node of the backward wrote into a tensor that it was given, and region \"",
-              tape_.region_name_, "\" needs it again");
-  if (value.memo_stream) wait_for(*value.memo_stream, value.memo);
-  return value.memo;
+              tape_.region_name(), "\" needs it again");
+  return value.ready();
 }
 
 void Replay::run(trace::ClosureOperation& closure_operation) {
@@ -139,24 +125,21 @@ void Replay::run(trace::ClosureOperation& closure_operation) {
     SameAutocast autocast(operation.autocast);
     hooks::run_operator(operation.handle, operation.keys, stack);
   }
-  ++tape_.totals_.replays;
+  ++tape_.totals().replays;
   keep_results(operation, stack, written);
 }
 
-// Writes go to a re-made storage that nobody else needs, else to a copy.
+// Writes go to a recomputed storage that nobody else needs, else to a copy.
 std::vector<Replay::Written> Replay::take_written(const Operation& operation) {
   std::vector<Written> written;
   for (const auto& argument : operation.arguments) {
     if (!argument.is_written) continue;
     Value* before = argument.value.get();
     if (std::ranges::find(written, before, &Written::before) != written.end()) continue;
-    c10::Storage storage = fetch(*before);
-    const bool is_ours =
-        before->memo && before->uses == 1 && before->memo.use_count() == 2;  // here and there
-    written.push_back({before, is_ours ? std::move(storage) : copy_of(storage)});
-    if (!is_ours) continue;
-    before->memo = {};
-    before->here = false;
+    const c10::Storage& storage = fetch(*before);
+    const bool is_ours = before->where() == Value::Where::Recomputed && before->uses == 1 &&
+                         storage.unique();  // no tensor is on it
+    written.push_back({before, is_ours ? before->take() : copy_of(storage)});
   }
   return written;
 }
@@ -165,12 +148,13 @@ torch::jit::Stack Replay::arguments(const Operation& operation, const std::vecto
   torch::jit::Stack stack = operation.constants;
   for (const auto& argument : operation.arguments) {
     const auto ours = std::ranges::find(written, argument.value.get(), &Written::before);
-    if (argument.value && argument.value->kept) tape_.compare(*argument.value, argument.value->kept);
+    if (argument.value && argument.value->is_kept())
+      tape_.compare(*argument.value, argument.value->storage());
     if (ours == written.end() && argument.value) check_unchanged(operation, argument);
     const c10::Storage storage = ours != written.end() ? ours->storage
                                  : argument.value      ? fetch(*argument.value)
                                                        : no_storage(argument.device);
-    if (argument.value && tape_.proof_) tape_.proof_->check_operand(operation, *argument.value);
+    if (argument.value && tape_.proof()) tape_.proof()->check_operand(operation, *argument.value);
     at::Tensor tensor = argument.geometry.on(storage);
     if (argument.geometry.requires_grad) tensor.unsafeGetTensorImpl()->set_requires_grad(true);
     put(stack[argument.position], argument.place, tensor);
@@ -184,26 +168,24 @@ void Replay::check_unchanged(const Operation& operation, const Operation::Argume
       !argument.value->is_alias() || argument.counter.current_version() == argument.version,
       "one of the variables needed for gradient computation has been modified by an inplace operation: an "
       "argument of ",
-      facts_of(operation.handle).name, ", which region \"", tape_.region_name_,
+      facts_of(operation.handle).name, ", which region \"", tape_.region_name(),
       "\" has to run again, is at version ", argument.counter.current_version(), "; expected version ",
       argument.version, " instead");
 }
 
 void Replay::keep_results(Operation& operation, const torch::jit::Stack& results,
                           const std::vector<Written>& written) {
+  const bool checks_sizes = tape_.options().determinism_check != DeterminismCheck::None;
   const auto keep = [&](const std::weak_ptr<Value>& weak, const c10::Storage& storage) {
     const ValuePtr value = weak.lock();
     if (!value) return;
     const std::string& name = facts_of(operation.handle).name;
-    TORCH_CHECK(!tape_.options_.check_sizes || storage.nbytes() == value->bytes, name, " in region \"",
-                tape_.region_name_, "\" made ", value->bytes, " bytes in the forward and ", storage.nbytes(),
+    TORCH_CHECK(!checks_sizes || storage.nbytes() == value->bytes, name, " in region \"", tape_.region_name(),
+                "\" made ", value->bytes, " bytes in the forward and ", storage.nbytes(),
                 " when it was run again: it is not deterministic");
     tape_.compare(*value, storage);
     if (value->uses == 0 || value->here) return;
-    value->memo = storage;
-    value->memo_counter = c10::VariableVersion(0);
-    value->memo_stream = current_stream(value->device);
-    value->here = true;
+    value->recomputed(storage);
   };
   const std::vector<at::Tensor> flat = flattened(results);
   for (const auto& [place, value] : operation.outputs) keep(value, flat[place].storage());
@@ -213,10 +195,8 @@ void Replay::keep_results(Operation& operation, const torch::jit::Stack& results
   }
 }
 
-void Replay::last_use(trace::ClosureValue& closure_value) {
-  Value& value = as_value(closure_value);
-  value.drop_memo();
-  value.here = value.kept || value.is_offloaded;
+void Replay::last_use(trace::ClosureValue& value) {
+  static_cast<Value&>(value).last_use();
 }
 
 }  // namespace snug::tape

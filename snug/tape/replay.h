@@ -1,4 +1,4 @@
-// Re-makes values in the backward: the rules of trace/closure, carried out on tensors. Internal to tape.
+// Recomputes values in the backward: the rules of trace/closure, carried out on tensors. Internal to tape.
 #pragma once
 
 #include <memory>
@@ -35,7 +35,7 @@ class Replay final : public trace::ClosureWalk {
   void keep_results(Operation& operation, const torch::jit::Stack& results,
                     const std::vector<Written>& written);
   void check_unchanged(const Operation& operation, const Operation::Argument& argument) const;
-  c10::Storage fetch(Value& value);
+  const c10::Storage& fetch(Value& value);
   void announce();
 
   Tape& tape_;

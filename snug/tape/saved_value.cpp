@@ -15,22 +15,6 @@ namespace snug::tape {
 
 namespace {
 
-// The stretch in which an unpack makes what it gives.
-class Unpacking {
- public:
-  Unpacking(SketchListener* listener, std::uint64_t tape, std::size_t save) : listener_(listener) {
-    if (listener_) listener_->before_unpack(tape, save);
-  }
-  ~Unpacking() {
-    if (listener_) listener_->after_unpack();
-  }
-  Unpacking(const Unpacking&) = delete;  // it is a stretch of time
-  Unpacking& operator=(const Unpacking&) = delete;
-
- private:
-  SketchListener* listener_;
-};
-
 // The node that asks: none that torch generates, and not ours.
 bool is_of_someones_own() {
   const auto node = torch::autograd::get_current_node();
@@ -50,7 +34,7 @@ bool is_of_someones_own() {
 
 void SavedValue::call_pack_hook(const at::Tensor& tensor) {
   Quiet work_of_our_own;
-  std::lock_guard lock(tape_->mutex_);
+  std::lock_guard lock(tape_->mutex());
   if (!is_plain(tensor)) {
     plain_.call_pack_hook(tensor);
     is_plain_ = false;
@@ -61,26 +45,23 @@ void SavedValue::call_pack_hook(const at::Tensor& tensor) {
   version_ = counter_.current_version();
   ValuePtr value = tape_->value_of(tensor);
   tape_->pin(value, tensor);  // may throw
-  if (tape_->proof_) {
-    if (tape_->proof_->goes_on(value->serial + 1)) {
+  if (Proof* const proof = tape_->proof()) {
+    if (proof->goes_on(value->origin.serial + 1)) {
       tape_->distrust_all();
       value = tape_->value_of(tensor);
       tape_->pin(value, tensor);
     }
-    tape_->proof_->read(value, tensor.storage());
+    proof->read(value, tensor.storage());
   }
-  value_ = std::move(value);
+  const bool is_first = value->saves == 0;
+  value_ = SavedTensorsValue(std::move(value));
   geometry_ = Geometry(tensor);
-  tape_->saved_.insert(this);
-  if (value_->saves++ == 0 && value_->fate == Fate::Recompute) {
-    ++tape_->totals_.dropped_values;
-    tape_->totals_.dropped_bytes += tensor.storage().nbytes();
+  tape_->saved().insert(this);
+  if (is_first && value_->fate == Fate::Recompute) {
+    ++tape_->totals().dropped_values;
+    tape_->totals().dropped_bytes += tensor.storage().nbytes();
   }
-  if (auto* description = tape_->description()) {
-    place_ = description->saves.size();
-    description->saves.push_back(value_->number);
-    if (SketchListener* const told = tape_->listener()) told->on_save(tape_->number_);
-  }
+  if (tape_->description()) place_ = tape_->description()->add_save(*value_);
 }
 
 at::Tensor SavedValue::call_unpack_hook() {
@@ -91,31 +72,28 @@ at::Tensor SavedValue::call_unpack_hook() {
       geometry_.sizes, "] is at version ", counter_.current_version(), "; expected version ", version_,
       " instead");
   Quiet work_of_our_own;
-  std::lock_guard lock(tape_->mutex_);
-  if (tape_->proof_) tape_->proof_->before_unpack(tape_->replay_.is_in_backward());
-  TORCH_CHECK(tape_->failure_.empty(), tape_->failure_);
-  if (tape_->proof_) tape_->proof_->look_at_given();
-  tape_->replay_.begin_backward();
-  if (tape_->replay_.is_first_unpack()) tape_->look_back();
-  arm(tape_->replay_);
-  const Unpacking unpacking(tape_->listener(), tape_->number_, place_);
-  at::Tensor tensor = tape_->options_.stand_ins ? stand_in() : contents();
-  disarm(tape_->replay_);
-  tape_->note_unpack(*value_, tensor);
+  std::lock_guard lock(tape_->mutex());
+  tape_->before_unpack();
+  arm(tape_->replay());
+  const Description::Unpacking unpacking(tape_->description(), place_);
+  at::Tensor tensor = tape_->options().stand_ins ? stand_in() : contents();
+  disarm(tape_->replay());
+  tape_->after_unpack(*value_, tensor);
   return tensor;
 }
 
 at::Tensor SavedValue::contents() {
   Value& value = *value_;
-  if (value.given) return on_counted(value.given, value.given_counter);
-  const bool is_kept = value.kept;
-  const c10::Storage storage = is_kept ? value.kept : tape_->replay_.contents(value);
+  if (value.given()) return on_counted(value.given(), value.given_counter());
+  const bool is_kept = value.is_kept();
+  const c10::Storage storage = is_kept ? value.storage() : tape_->replay().contents(value);
   // This saved tensor has its own counter, checked already: that of the value may be another's.
-  const c10::VariableVersion counter = is_kept ? counter_ : value.memo_counter;
-  if (tape_->proof_ && tape_->proof_->may_be_written(value) && is_of_someones_own()) {
-    tape_->proof_->gave(value, storage);
+  const c10::VariableVersion counter = is_kept ? counter_ : value.counter_in_backward();
+  Proof* const proof = tape_->proof();
+  if (proof && proof->may_be_written(value) && is_of_someones_own()) {
+    proof->gave(value, storage);
     const bool is_read_again = value.uses > value.armed_saves;
-    if (is_read_again) value.give(storage, counter);
+    if (is_read_again) value.give(counter);
   }
   return on_counted(storage, counter);
 }
@@ -132,21 +110,18 @@ at::Tensor SavedValue::stand_in() {
 }
 
 SavedValue::~SavedValue() {
-  std::lock_guard lock(tape_->mutex_);
+  std::lock_guard lock(tape_->mutex());
   if (!value_) return;
-  tape_->saved_.erase(this);
-  if (SketchListener* const told = tape_->listener()) told->on_release(tape_->number_, place_);
-  --value_->saves;
-  disarm(tape_->replay_);
-  value_.reset();
+  tape_->saved().erase(this);
+  if (tape_->description()) tape_->description()->release_save(place_);
+  disarm(tape_->replay());
+  value_ = {};
 }
 
 void SavedValue::move_to(ValuePtr value) {
-  disarm(tape_->replay_);
-  --value_->saves;
-  value_ = std::move(value);
-  ++value_->saves;
-  if (auto* description = tape_->description()) description->saves[place_] = value_->number;
+  disarm(tape_->replay());
+  value_ = SavedTensorsValue(std::move(value));
+  if (tape_->description()) tape_->description()->move_save(place_, *value_);
 }
 
 void SavedValue::arm(Replay& replay) {

@@ -21,7 +21,7 @@ class SavedValue final : public torch::autograd::SavedVariableHooks {
   void call_pack_hook(const at::Tensor& tensor) override;
   at::Tensor call_unpack_hook() override;
 
-  const ValuePtr& value() const { return value_; }
+  const ValuePtr& value() const { return value_.pointer(); }
   at::Tensor on(c10::Storage storage) const { return geometry_.on(std::move(storage)); }
   void move_to(ValuePtr value);  // the storage was written: an alias sees it
   void arm(Replay& replay);
@@ -33,7 +33,7 @@ class SavedValue final : public torch::autograd::SavedVariableHooks {
   at::Tensor stand_in();
 
   std::shared_ptr<Tape> tape_;
-  ValuePtr value_;
+  SavedTensorsValue value_;
   Geometry geometry_;
   hooks::KeepSavedTensor plain_;  // what the tape leaves alone
   bool is_plain_ = false;

@@ -18,7 +18,7 @@ class SketchListener {
   virtual void on_value(std::uint64_t tape, trace::ValueIndex value, const at::Tensor& tensor) = 0;
   virtual void on_operation(std::uint64_t tape, std::uint32_t operation) = 0;  // it has just run
   virtual void on_save(std::uint64_t tape) = 0;                                // the next of its saves
-  // What is allocated between the two stands for what is kept or re-made.
+  // What is allocated between the two stands for what is kept or recomputed.
   virtual void before_unpack(std::uint64_t tape, std::size_t save) = 0;
   virtual void after_unpack() = 0;
   virtual void on_release(std::uint64_t tape, std::size_t save) = 0;  // autograd let go

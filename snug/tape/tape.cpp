@@ -1,47 +1,71 @@
 #include "snug/tape/tape.h"
 
-#include <torch/csrc/autograd/function.h>
-
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "snug/base/error.h"
 #include "snug/hooks/parameter.h"
 #include "snug/hooks/saved_tensors.h"
 #include "snug/tape/checksum.h"
+#include "snug/tape/operator_facts.h"
 #include "snug/tape/quiet.h"
+#include "snug/tape/record.h"
 #include "snug/tape/saved_value.h"
 #include "snug/tape/streams.h"
 
 namespace snug::tape {
 
-Tape::Tape(hooks::RegionId region, const TapeOptions& options, std::shared_ptr<Ledgers> ledgers,
-           std::shared_ptr<host::Store> store, std::shared_ptr<const ModelStorages> model,
-           const std::shared_ptr<Tape>& previous)
+void Pass::add(const std::shared_ptr<Tape>& tape) {
+  std::erase_if(tapes, [](const std::weak_ptr<Tape>& weak) { return weak.expired(); });
+  tapes.push_back(tape);
+}
+
+Tape::Tape(hooks::RegionId region, std::uint64_t place, std::shared_ptr<const RecordingOptions> options,
+           std::shared_ptr<const ModelStorages> model, std::shared_ptr<Figures> figures,
+           std::shared_ptr<Pass> pass)
     : region_(region),
       region_name_(hooks::region_name(region)),
-      options_(options),
-      previous_(previous),
-      sent_in_forward_(previous ? previous->sent_in_forward_ : std::make_shared<std::uint64_t>(0)),
-      offload_(std::move(store)),
+      options_(std::move(options)),
       model_(std::move(model)),
-      ledgers_(std::move(ledgers)) {
-  if ((options_.prove || options_.verify) && !options_.stand_ins)
-    proof_.emplace(*this, Site::at(std::hash<std::string>()(region_name_) ^ options_.place), options_.prove,
-                   options_.verify);
-  if (!options_.describe && !options_.sketch) return;
-  description_.emplace().region = region_name_;
-  {
-    std::lock_guard lock(ledgers_->mutex);
-    number_ = ledgers_->begun++;
-  }
-  if (SketchListener* const told = listener()) told->on_begin(number_);
+      figures_(std::move(figures)),
+      pass_(std::move(pass)),
+      in_pass_(pass_->schedule.begin_forward()) {
+  const bool verify = options_->verify || options_->determinism_check == DeterminismCheck::Bits;
+  if ((options_->prove || verify) && !options_->stand_ins)
+    proof_.emplace(*this, Site::at(std::hash<std::string>()(region_name_) ^ place), options_->prove, verify);
+  const bool is_sketch = figures_->sketch != nullptr;
+  if (options_->describe || is_sketch) description_.emplace(region_name_, figures_, is_sketch);
 }
 
 Tape::~Tape() {
-  std::lock_guard lock(ledgers_->mutex);
-  ledgers_->totals[region_name_] += totals_;
-  if (description_) ledgers_->tapes.emplace(number_, std::move(*description_));
+  pass_->schedule.forget(in_pass_);
+  std::lock_guard lock(figures_->mutex);
+  figures_->totals[region_name_] += totals_;
+}
+
+void Tape::record(hooks::OperatorCall& call, const Level& level) {
+  const OperatorFacts& facts = facts_of(call.op);
+  if (facts.is_view) return call.proceed();
+  std::unique_lock lock(mutex_);
+  values_.sweep();
+  RecordedCall recorded(*this, call, facts, level);
+  if (facts.changes_shape) {
+    recorded.before_change_of_shape();
+    lock.unlock();
+    return call.proceed();
+  }
+  recorded.before();
+  lock.unlock();  // the operator may wait for other threads, and they for the tape
+  try {
+    call.proceed();
+  } catch (...) {
+    lock.lock();
+    recorded.after_failure();
+    throw;
+  }
+  lock.lock();
+  recorded.after();
 }
 
 // The end of a region may not throw: its backward does.
@@ -66,46 +90,45 @@ void Tape::finish_forward() {
       if (value->saves > 0 && value->fate != Fate::Keep)
         lent_.emplace_back(value, storage.getWeakStorageImpl());
   values_.clear();  // from here on saved tensors own what is left
-  if (SketchListener* const told = listener()) told->on_end(number_);
+  if (description_) description_->end_forward();
   const std::uint64_t may_go = bytes_to_go();
   for (const std::weak_ptr<Value>& pinned : std::exchange(pinned_, {}))
     if (const ValuePtr value = pinned.lock()) send_or_keep(value, may_go);
-  if (const std::shared_ptr<Tape> previous = previous_.lock()) {
-    std::lock_guard its_lock(previous->mutex_);  // always the later tape's first
-    previous->offload_.leave();
-  }
+  pass_->schedule.end_forward(in_pass_);
 }
 
 bool Tape::is_to_go(const Value& value) const {
-  const bool is_held_for_good = value.is_leaf && value.kept.use_count() > 1;  // a frozen weight, a table
-  return value.fate == Fate::Offload && value.kept && value.span.size() > 0 && !is_held_for_good;
+  if (value.fate != Fate::Offload || !value.is_kept() || !value.away() || value.away()->bytes() == 0)
+    return false;
+  const bool is_held_for_good = value.is_leaf && !value.storage().unique();  // a frozen weight, a table
+  return !is_held_for_good;
 }
 
 std::uint64_t Tape::bytes_to_go() const {
   std::uint64_t bytes = 0;
   for (const std::weak_ptr<Value>& pinned : pinned_)
-    if (const ValuePtr value = pinned.lock(); value && is_to_go(*value)) bytes += value->span.size();
-  const auto share = static_cast<std::uint64_t>(options_.offload_share * static_cast<double>(bytes));
-  return std::min(share, options_.offload_bytes - std::min(options_.offload_bytes, *sent_in_forward_));
+    if (const ValuePtr value = pinned.lock(); value && is_to_go(*value)) bytes += value->away()->bytes();
+  const auto share = static_cast<std::uint64_t>(options_->offload.share * static_cast<double>(bytes));
+  const std::uint64_t limit = options_->offload.bytes;
+  return std::min(share, limit - std::min(limit, pass_->schedule.sent_bytes()));
 }
 
 void Tape::send_or_keep(const ValuePtr& pinned, std::uint64_t may_go) {
   Value& value = *pinned;
-  if (is_to_go(value) && totals_.offloaded_bytes + value.span.size() <= may_go) {
-    if (value.checksum && value.span.size() < value.kept.nbytes())
-      value.checksum = checksum(value.kept, value.span);
-    value.refused = offload_.send(pinned);
-    if (value.refused.empty()) {
+  if (is_to_go(value) && totals_.offloaded_bytes + value.away()->bytes() <= may_go) {
+    value.refuse(pass_->schedule.send(in_pass_, as_item(shared_from_this(), pinned)));
+    if (value.refused().empty()) {
+      if (value.checksum && value.away()->bytes() < value.bytes)
+        value.checksum = value.away()->checksum(value.storage());
       ++totals_.offloaded_values;
-      totals_.offloaded_bytes += value.span.size();
-      *sent_in_forward_ += value.span.size();
+      totals_.offloaded_bytes += value.away()->bytes();
       return;
     }
   }
   ++totals_.kept_values;
   totals_.kept_bytes += value.bytes;
-  if (value.refused.empty()) return;
-  auto& refused = totals_.refused[{value.refused_operation, value.refused}];
+  if (value.refused().empty()) return;
+  auto& refused = totals_.refused[{value.refused_operation(), value.refused()}];
   ++refused.values;
   refused.bytes += value.bytes;
 }
@@ -115,45 +138,36 @@ bool Tape::has_begun_backward() {
   return replay_.has_begun();
 }
 
-// The backward of this region begins: the one before it is next.
-void Tape::look_back() {
-  const std::shared_ptr<Tape> previous = previous_.lock();
-  if (!previous) return;
-  std::lock_guard its_lock(previous->mutex_);
-  if (!previous->offload_.empty()) previous->replay_.begin_backward();
-}
-
 ValuePtr Tape::value_of(const at::Tensor& tensor) {
   if (ValuePtr known = values_.find(tensor)) return known;
   const ValuePtr before = values_.current(tensor);
-  auto value = std::make_shared<Value>();
-  value->device = tensor.device();
-  value->bytes = tensor.storage().nbytes();
+  auto value = std::make_shared<Value>(tensor.device(), tensor.storage().nbytes(), made_stream(tensor));
   value->is_external = true;
   value->is_leaf = !tensor.grad_fn();
-  value->serial = serial_++;
-  value->made_stream = made_stream(tensor);
   value->watch(tensor);
   const bool parameter = is_of_the_model(tensor);
   const std::uint32_t number = parameter ? 0 : inputs_++;
-  value->output = number;
-  if (proof_) value->name = proof_->name(Value::kInput - number);
+  value->origin.output = number;
+  enroll(*value, Origin::kInput - number);
   if (!parameter && !(proof_ && proof_->is_suspect(*value))) value->fate = fate_of_input(tensor, number);
-  if (before && before->fate == Fate::Recompute) {  // its version has moved
-    value->refused = Proof::kChanged;
-    value->refused_operation = name_of(before->schema);
-  }
-  describe(*value, tensor, parameter);
-  if (description_) description_->values.back().output = number;
+  const bool has_moved = before && before->fate == Fate::Recompute;  // its version has
+  if (has_moved) value->refuse(Proof::kChanged, before->origin.schema);
+  if (description_) description_->add(*value, tensor, parameter);
   values_.bind(tensor, value);
   return value;
+}
+
+// Where it is on the tape, whatever comes after.
+void Tape::enroll(Value& value, std::uint32_t output) {
+  value.origin.serial = serial_++;
+  if (proof_) value.origin.name = proof_->name(output);
 }
 
 bool Tape::is_of_the_model(const at::Tensor& tensor) const {
   return hooks::is_parameter(tensor) || (model_ && model_->contains(tensor.storage().unsafeGetStorageImpl()));
 }
 
-// What came into the region is kept or offloaded; nobody can re-make it.
+// What came into the region is kept or offloaded; nobody can recompute it.
 Fate Tape::fate_of_input(const at::Tensor& tensor, std::uint32_t number) const {
   if (!level_) return Fate::Keep;
   const Fate fate = (*level_->fates)({.region = level_->region,
@@ -171,25 +185,15 @@ void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
   Value& value = *pinned;
   const bool parameter = is_of_the_model(tensor);
   if (parameter) note_parameter(tensor);
-  if (value.is_undefined || value.is_constant) {  // read and never written by an operator
-    const bool is_to_be_remade = value.fate == Fate::Recompute;
-    if (is_to_be_remade) value.fate = Fate::Keep;
-    value.cannot_be_remade();
-    if (is_to_be_remade) {
-      value.refused =
-          value.is_undefined ? "filled through its pointer" : "a constant, perhaps filled by hand";
-      value.refused_operation = name_of(value.schema);
-    }
-    describe_as_kept(value);
-    value.is_undefined = value.is_constant = false;
+  if (value.is_undefined || value.is_constant) keep_what_nobody_wrote(value);
+  if (value.fate == Fate::Recompute || options_->stand_ins) return;
+  const bool is_first = value.where() == Value::Where::Unheld;
+  if (is_first) value.keep(tensor.storage());
+  if (value.fate == Fate::Offload && !parameter) {
+    if (!value.away()) value.may_go(on_the_host(options_->host));
+    value.away()->needs(tensor);
   }
-  if (value.fate == Fate::Recompute || options_.stand_ins) return;
-  if (!parameter) value.span.cover(tensor);
-  if (value.is_pinned) return;
-  value.is_pinned = true;
-  value.kept = tensor.storage();
-  value.kept_stream = current_stream(value.device);
-  value.here = true;
+  if (!is_first) return;
   if (!value.is_watched()) value.watch(tensor);
   if (parameter) return;
   hooks::tell_saved(tensor);
@@ -198,6 +202,18 @@ void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
     std::erase_if(pinned_, [](const std::weak_ptr<Value>& weak) { return weak.expired(); });
     prune_at_ = std::max<std::size_t>(64, 2 * pinned_.size());
   }
+}
+
+// It is read, and no operator wrote it since empty() or zeros() made it.
+void Tape::keep_what_nobody_wrote(Value& value) {
+  value.cannot_be_recomputed();
+  if (value.fate == Fate::Recompute) {
+    value.fate = Fate::Keep;
+    value.refuse(value.is_undefined ? "filled through its pointer" : "a constant, perhaps filled by hand",
+                 value.origin.schema);
+  }
+  if (description_) description_->set_kept(value);
+  value.is_undefined = value.is_constant = false;
 }
 
 void Tape::note_parameter(const at::Tensor& tensor) {
@@ -209,12 +225,9 @@ void Tape::note_parameter(const at::Tensor& tensor) {
 void Tape::before_write(const at::Tensor& tensor) {
   if (!values_.knows(tensor)) return;
   const ValuePtr value = values_.find(tensor);
-  if (!value || !value->kept) return;
-  const long by_table_and_here = 2, by_proof = proof_ && proof_->holds(*value) ? 1 : 0;
-  if (value.use_count() <= by_table_and_here + by_proof + value->saves) return;
+  if (!value || !value->is_kept() || value->readers == 0) return;
   Quiet work_of_our_own;
-  value->kept = copy_of(value->kept);
-  value->unwatch();
+  value->keep_a_copy();
 }
 
 // A saved tensor is an alias: it sees later writes (rrelu saves its noise before it fills it). One that moves
@@ -224,39 +237,27 @@ void Tape::follow(const ValuePtr& old, const ValuePtr& now, const at::Tensor& te
     if (saved->value() != old) continue;
     saved->move_to(now);
     pin(now, saved->on(tensor.storage()));
-    if (now->kept) now->watch_write(tensor);
+    if (now->is_kept()) now->watch_write(tensor);
   }
 }
 
-// What was to be re-made may have been written since by someone who does not tell: whoever reads it from here
-// on, and saved tensors, which are aliases, have it as it is. It keeps its place on the tape, so that the
-// structure is the same for all fates.
+// What was to be recomputed may have been written since by someone who does not tell: whoever reads it from
+// here on, and saved tensors, which are aliases, have it as it is. It keeps its place on the tape, so that
+// the structure is the same for all fates.
 void Tape::came_in(const c10::Storage& storage, const ValuePtr& old, const std::string& why) {
   if (old->is_external || old->is_undefined) return;
-  describe_as_kept(*old);
+  if (description_) description_->set_kept(*old);
   if (old->fate != Fate::Recompute) return;
   const at::Tensor whole = bytes_of(storage);
   if (old->is_watched()) whole.unsafeGetTensorImpl()->set_version_counter(old->counter());
   if (proof_) proof_->last(old);
-  const auto now = std::make_shared<Value>();
-  now->device = old->device;
-  now->bytes = old->bytes;
+  const auto now = std::make_shared<Value>(old->device, old->bytes, old->made_stream);
   now->is_external = true;
-  now->operation = old->operation;
-  now->output = old->output;
-  now->name = old->name;
-  now->serial = old->serial;
-  now->schema = old->schema;
-  now->number = old->number;
-  now->made_stream = old->made_stream;
-  now->refused = why;
-  now->refused_operation = name_of(old->schema);
+  now->origin = old->origin;
+  now->refuse(why, old->origin.schema);
   now->watch(whole);
   values_.bind(whole, now);
-  if (old->saves > 0) {
-    --totals_.dropped_values;
-    totals_.dropped_bytes -= old->bytes;
-  }
+  is_not_dropped(*old);
   const auto saved = saved_;  // moving one changes nothing but its value
   for (SavedValue* some : saved) {
     if (some->value() != old) continue;
@@ -273,8 +274,9 @@ void Tape::distrust_all() {
 // The forward goes on where nobody has been: who knows what is written there, and into what. What can still
 // be kept of the regions before is.
 void Tape::distrust_previous() {
-  for (std::shared_ptr<Tape> tape = previous_.lock(); tape; tape = tape->previous_.lock())
-    tape->keep_what_others_hold();
+  for (const std::weak_ptr<Tape>& weak : pass_->tapes | std::views::reverse)
+    if (const std::shared_ptr<Tape> tape = weak.lock(); tape && tape.get() != this)
+      tape->keep_what_others_hold();
 }
 
 void Tape::keep_what_others_hold() {
@@ -283,18 +285,13 @@ void Tape::keep_what_others_hold() {
     const ValuePtr value = weak.lock();
     auto alive = storage.lock();
     if (!value || !alive || value->fate == Fate::Keep) continue;
-    const bool was_moved = value->fate == Fate::Offload;
-    if (was_moved) {
-      if (value->is_offloaded) value->leaves();
-      value->is_offloaded = false;
-      value->slot = {};
-      value->fate = Fate::Keep;
-      value->kept = c10::Storage(std::move(alive));
-      value->here = true;
-      if (value->checksum) value->checksum = checksum(value->kept);
-    } else {
+    if (value->fate == Fate::Recompute) {
       keep_after_all(value, c10::Storage(std::move(alive)), "");
+      continue;
     }
+    value->fate = Fate::Keep;
+    value->stay(c10::Storage(std::move(alive)));
+    if (value->checksum) value->checksum = checksum(value->storage());
   }
 }
 
@@ -315,81 +312,59 @@ void Tape::leave_function(std::string outer) {
 
 void Tape::keep_after_all(const ValuePtr& kept, const c10::Storage& contents, const std::string& why) {
   Value& value = *kept;
-  if (value.saves > 0) {
-    --totals_.dropped_values;
-    totals_.dropped_bytes -= value.bytes;
-  }
+  is_not_dropped(value);
   value.fate = Fate::Keep;
-  value.cannot_be_remade();
-  if (!why.empty()) {
-    value.refused = why;
-    value.refused_operation = name_of(value.schema);
-  }
-  if (description_) description_->values[value.number].fate = Fate::Keep;
-  if (!why.empty()) describe_as_kept(value);
+  value.cannot_be_recomputed();
+  if (!why.empty()) value.refuse(why, value.origin.schema);
+  if (description_) description_->set_fate(value);
+  if (description_ && !why.empty()) description_->set_kept(value);
   if (!contents) return;
-  value.kept = contents;
-  value.kept_stream = current_stream(value.device);
-  value.here = value.is_pinned = true;
+  value.keep(contents);
   hooks::tell_saved(bytes_of(contents));
   pinned_.push_back(kept);
 }
 
+void Tape::is_not_dropped(const Value& value) {
+  if (value.saves == 0) return;
+  --totals_.dropped_values;
+  totals_.dropped_bytes -= value.bytes;
+}
+
 std::string Tape::told(const Value& value) const {
-  if (!value.schema) return concat("input ", value.output, " of region \"", region_name_, "\"");
-  return concat("the result of ", name_of(value.schema), " (operation ", value.operation, ") in region \"",
-                region_name_, "\"");
+  if (!value.origin.schema) return concat("input ", value.origin.output, " of region \"", region_name_, "\"");
+  return concat("the result of ", name_of(value.origin.schema), " (operation ", value.origin.operation,
+                ") in region \"", region_name_, "\"");
 }
 
 void Tape::note_difference(const std::string& what) {
   ++totals_.differing;
-  if (options_.differing_throws && failure_.empty()) failure_ = what;
+  if (options_->determinism_check == DeterminismCheck::Bits && failure_.empty()) failure_ = what;
 }
 
 void Tape::compare(const Value& value, const c10::Storage& storage) {
   if (!value.checksum) return;
   ++totals_.checked;
-  if (*value.checksum == (value.is_offloaded ? checksum(storage, value.span) : checksum(storage))) return;
+  if (*value.checksum == (value.is_moved() ? value.away()->checksum(storage) : checksum(storage))) return;
   ++totals_.differing;
-  TORCH_CHECK(!options_.differing_throws, told(value),
+  TORCH_CHECK(options_->determinism_check != DeterminismCheck::Bits, told(value),
               " has other bits in the backward than it had in the forward");
 }
 
-void Tape::note_unpack(Value& value, const at::Tensor& tensor) {
+void Tape::before_unpack() {
+  if (proof_) proof_->before_unpack(replay_.is_in_backward());
+  TORCH_CHECK(failure_.empty(), failure_);
+  if (proof_) proof_->look_at_given();
+  replay_.begin_backward();
+  if (replay_.is_first_unpack()) pass_->schedule.begin_backward(in_pass_);
+}
+
+void Tape::after_unpack(Value& value, const at::Tensor& tensor) {
   hooks::tell_unpacked(tensor);
-  if (value.kept) compare(value, value.kept);
-  if (!value.kept && value.is_offloaded) compare(value, tensor.storage());
-  if (!description_ || !replay_.is_first_backward()) return;
-  const auto node = torch::autograd::get_current_node();
-  if (description_->unpacks.empty() || node.get() != last_node_) description_->unpacks.emplace_back();
-  last_node_ = node.get();
-  description_->unpacks.back().push_back(value.number);
-}
-
-// A graph may outlive its Recording, and be older than the sketch.
-SketchListener* Tape::listener() const {
-  return options_.sketch ? ledgers_->sketch.load() : nullptr;
-}
-
-Fate Tape::described_fate(const Value& value) const {
-  return options_.sketch && !value.is_undefined ? Fate::Keep : value.fate;
-}
-
-// Nobody can re-make it.
-void Tape::describe_as_kept(const Value& value) {
-  if (!description_) return;
-  Fate& fate = description_->values[value.number].fate;
-  if (fate == Fate::Recompute) fate = Fate::Keep;
-  if (value.operation < description_->operations.size())
-    description_->operations[value.operation].replayable = false;
-}
-
-void Tape::describe(Value& value, const at::Tensor& tensor, bool is_parameter) {
-  if (!description_) return;
-  value.number = static_cast<std::uint32_t>(description_->values.size());
-  description_->values.push_back(
-      {.bytes = tensor.storage().nbytes(), .fate = described_fate(value), .parameter = is_parameter});
-  if (SketchListener* const told = listener()) told->on_value(number_, value.number, tensor);
+  if (value.is_kept())
+    compare(value, value.storage());
+  else if (value.is_moved())
+    compare(value, tensor.storage());
+  if (description_ && replay_.is_first_backward()) description_->add_unpack(value);
 }
 
 }  // namespace snug::tape

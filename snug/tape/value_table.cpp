@@ -30,7 +30,7 @@ std::vector<std::pair<c10::Storage, ValuePtr>> ValueTable::alive() const {
   for (const auto& [key, entry] : entries_)
     if (auto storage = entry.storage.lock())
       alive.emplace_back(c10::Storage(std::move(storage)), entry.value);
-  std::ranges::sort(alive, {}, [](const auto& entry) { return entry.second->serial; });
+  std::ranges::sort(alive, {}, [](const auto& entry) { return entry.second->origin.serial; });
   return alive;
 }
 
@@ -38,10 +38,9 @@ std::vector<std::pair<c10::Storage, ValuePtr>> ValueTable::alive() const {
 void ValueTable::sweep() {
   if (entries_.size() >= kFew && entries_.size() < sweep_at_) return;
   const auto is_unreachable = [](const auto& entry) {
-    const Entry& held = entry.second;
-    if (held.value.use_count() > 1) return false;
-    const bool is_ours_alone = held.value->kept && held.value->kept.use_count() == 1;
-    return held.storage.expired() || is_ours_alone;
+    const Value& value = *entry.second.value;
+    const bool is_ours_alone = value.is_kept() && value.storage().unique();
+    return !value.is_held() && (entry.second.storage.expired() || is_ours_alone);
   };
   while (std::erase_if(entries_, is_unreachable) > 0) {
   }

@@ -93,13 +93,13 @@ TEST_F(ForeignWritesOnCuda, OffloadOnSeveralStreams) {
 TEST_F(ForeignWritesOnCuda, AWriteOutOfTurn) {
   const at::Tensor x = leaf({2048, 2048});
   const auto side = c10::cuda::getStreamFromPool();
-  const auto run = [&](bool remakes) {
+  const auto run = [&](bool recomputes) {
     at::Tensor kept;
     const auto part = [&](at::Tensor x) {
       kept = at::sigmoid(x * 2);
       return kept * 3;
     };
-    at::Tensor y = remakes ? snug::checkpoint(part, x) : part(x);
+    at::Tensor y = recomputes ? snug::checkpoint(part, x) : part(x);
     {
       const c10::cuda::CUDAStreamGuard guard(side);
       c10::cuda::device_synchronize();

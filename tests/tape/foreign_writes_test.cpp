@@ -144,13 +144,13 @@ TEST_F(ForeignWrites, AfterTheRegion) {
     return ag::grad({y.sum()}, {x})[0];
   };
   const auto plainly = [](auto function, const at::Tensor& x) { return function(x); };
-  const auto remade = [](auto function, const at::Tensor& x) { return snug::checkpoint(function, x); };
+  const auto recomputed = [](auto function, const at::Tensor& x) { return snug::checkpoint(function, x); };
   const auto moved = [](auto function, const at::Tensor& x) {
     return snug::save_on_host({.least_bytes = 1}, function, x);
   };
   const at::Tensor plain = run(plainly);
   for (int pass = 0; pass < 3; ++pass) {
-    EXPECT_TRUE(same_bits(plain, run(remade))) << pass;
+    EXPECT_TRUE(same_bits(plain, run(recomputed))) << pass;
     EXPECT_TRUE(same_bits(plain, run(moved))) << pass;
   }
 }
@@ -166,16 +166,16 @@ TEST_F(ForeignWrites, IntoWhatCameInAfterTheRegionIsRefusedOnceAndKeptThen) {
     return ag::grad({y}, {x})[0];
   };
   const at::Tensor plain = run([](auto function, auto... inputs) { return function(inputs...); });
-  const auto remade = [](auto function, auto... inputs) { return snug::checkpoint(function, inputs...); };
+  const auto recomputed = [](auto function, auto... inputs) { return snug::checkpoint(function, inputs...); };
   try {
-    EXPECT_TRUE(same_bits(plain, run(remade)));
+    EXPECT_TRUE(same_bits(plain, run(recomputed)));
     ADD_FAILURE() << "an error was expected";
   } catch (const c10::Error& error) {
     EXPECT_NE(std::string(error.what()).find("changed by a write that no operator made, and aten::"),
               std::string::npos)
         << error.what();
   }
-  EXPECT_TRUE(same_bits(plain, run(remade)));
+  EXPECT_TRUE(same_bits(plain, run(recomputed)));
 }
 
 TEST_F(ForeignWrites, WhatAFunctionThrewInTheMiddleOf) {
@@ -334,7 +334,7 @@ TEST_F(ForeignWrites, AFunctionOfPythonsWritesIntoWhatIsKeptAndWasRead) {
   const at::Tensor x = leaf({16});
   const auto part = [&] {
     at::Tensor h = (x * 1).sin();
-    const at::Tensor before = (h.detach() * 3).exp() * x;  // re-made of h
+    const at::Tensor before = (h.detach() * 3).exp() * x;  // recomputed of h
     {
       const std::vector<c10::IValue> inputs{h};
       RECORD_FUNCTION("Rotate", inputs);

@@ -33,6 +33,8 @@ Problem lstm(Numbers numbers, c10::Device device = c10::kCPU);
 Problem shared_weights(Numbers numbers, c10::Device device = c10::kCPU);
 std::vector<Problem> all_problems(Numbers numbers, c10::Device device = c10::kCPU);
 
+bool runs_here(Problem& problem);  // oneDNN has no recurrent nets in 16 bits for some CPUs
+
 // Loss, gradients, buffers and the generator's state after a step from the same start.
 std::vector<at::Tensor> step(Problem& problem, int backwards = 1);
 

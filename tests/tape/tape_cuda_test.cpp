@@ -108,9 +108,9 @@ TEST(TapeOnGpuAlone, ARegionUnderGraphCaptureIsRefusedByName) {
   EXPECT_EQ(hooks::current_region(), 0u);
 }
 
-// One value, saved by operators on two streams, re-made for the one whose backward comes first: behind a long
-// chain, so that whoever does not wait reads what is not there yet.
-TEST(TapeOnGpuAlone, AValueReMadeOnOneStreamIsWaitedForOnAnother) {
+// One value, saved by operators on two streams, recomputed for the one whose backward comes first: behind a
+// long chain, so that whoever does not wait reads what is not there yet.
+TEST(TapeOnGpuAlone, AValueRecomputedOnOneStreamIsWaitedForOnAnother) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: the tape was not tested on CUDA";
   const at::Tensor x = at::rand({1 << 24}, c10::TensorOptions(kGpu)).requires_grad_();
   const auto first = c10::cuda::getStreamFromPool(), second = c10::cuda::getStreamFromPool();

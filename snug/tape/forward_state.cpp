@@ -1,6 +1,7 @@
-#include "snug/tape/generator.h"
+#include "snug/tape/forward_state.h"
 
 #include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/equal.h>
 
 #include <mutex>
@@ -16,6 +17,15 @@ at::Tensor swap(at::Generator generator, const at::Tensor& state) {
   at::Tensor before = generator.get_state();
   generator.set_state(state);
   return before;
+}
+
+AutocastState types() {
+  return {at::autocast::get_autocast_dtype(at::kCPU), at::autocast::get_autocast_dtype(at::kCUDA)};
+}
+
+void set_types(const AutocastState& state) {
+  at::autocast::set_autocast_dtype(at::kCPU, state.cpu);
+  at::autocast::set_autocast_dtype(at::kCUDA, state.cuda);
 }
 
 }  // namespace
@@ -48,6 +58,27 @@ DrawAgain::DrawAgain(const std::optional<GeneratorState>& recorded) : recorded_(
 
 DrawAgain::~DrawAgain() {
   if (recorded_) swap(recorded_->generator, before_);
+}
+
+std::optional<AutocastState> AutocastState::now() {
+  if (!at::autocast::is_autocast_enabled(at::kCPU) && !at::autocast::is_autocast_enabled(at::kCUDA))
+    return std::nullopt;
+  return types();
+}
+
+SameAutocast::SameAutocast(const std::optional<AutocastState>& state) {
+  if (!state) return;
+  changed_ = true;
+  before_ = types();
+  cache_ = at::autocast::is_autocast_cache_enabled();
+  set_types(*state);
+  at::autocast::set_autocast_cache_enabled(false);
+}
+
+SameAutocast::~SameAutocast() {
+  if (!changed_) return;
+  set_types(before_);
+  at::autocast::set_autocast_cache_enabled(cache_);
 }
 
 }  // namespace snug::tape
