@@ -9,6 +9,7 @@
 #include "snug/base/error.h"
 #include "snug/hooks/backward_regions.h"
 #include "snug/hooks/engine.h"
+#include "snug/hooks/region_ranges.h"
 
 namespace snug::hooks {
 
@@ -37,8 +38,6 @@ ParameterHomes& parameter_homes() {
   static ParameterHomes table;
   return table;
 }
-
-thread_local RegionId current = 0;
 
 template <class Call>
 void tell_listeners(Call call) {
@@ -72,13 +71,6 @@ std::string region_name(RegionId id) {
   return table.names[id];
 }
 
-RegionId current_region() noexcept {
-  return current;
-}
-void set_current_region(RegionId id) noexcept {
-  current = id;
-}
-
 void bind_parameters(RegionId region, at::TensorList parameters) {
   auto& table = parameter_homes();
   std::lock_guard lock(table.mutex);
@@ -96,9 +88,12 @@ RegionId region_of_parameter(const at::Tensor& parameter) {
   return entry == table.homes.end() ? 0 : entry->second.region;
 }
 
-RegionScope::RegionScope(RegionId id) : id_(id), outer_(current) {
-  begin_range(id_);
-  current = id_;
+RegionScope::RegionScope(RegionId id)
+    : id_((end_left_overs(), id)),
+      place_(current_place()),
+      outer_(current_region()),
+      outer_range_(begin_range(id)) {
+  set_region(place_, id_);
   int told = 0;
   try {
     tell_listeners([&](RegionListener& listener) {
@@ -120,8 +115,8 @@ RegionScope::~RegionScope() {
 }
 
 void RegionScope::leave() {
-  current = outer_;
-  begin_range(outer_);
+  set_region(place_, outer_);
+  begin_range(outer_range_);
 }
 
 void announce_replay(RegionId region, at::TensorList parameters) {

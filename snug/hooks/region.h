@@ -42,21 +42,25 @@ class SNUG_API RegionScope {
   void leave();
 
   RegionId id_;
-  RegionId outer_;
+  std::int64_t place_;  // of the current region
+  RegionId outer_, outer_range_;
 };
 
 // Tells listeners that recomputation in a region is about to read these parameters.
 SNUG_API void announce_replay(RegionId region, at::TensorList parameters);
 
-// Hears of regions as a step passes through them. Called on the thread that does the work. Only
-// before_forward may throw: the region is not entered then.
+// Hears of regions as a step passes through them. Called on the thread that does the work; when the last
+// stretch of a backward ends, on the thread that ends the backward. What it throws before a region is entered
+// (then it is not) or in the backward comes out of the forward or of the backward. after_forward must not
+// throw.
 class SNUG_API RegionListener {
  public:
   virtual ~RegionListener() = default;
   virtual void before_forward(RegionId) {}
   virtual void after_forward(RegionId) {}
   // A stretch of nodes of one region. Autograd runs a region's nodes together unless regions share inputs;
-  // then a region may have several stretches in one backward.
+  // then a region may have several stretches in one backward. Each thread that autograd uses has its own.
+  // A stretch that an exception left ends when the next region or backward begins.
   virtual void before_backward(RegionId) {}
   virtual void after_backward(RegionId) {}
   // Recomputation in this region is about to read these parameters.

@@ -3,50 +3,16 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "snug/hooks/operators.h"
+#include "tests/hooks/region_log.h"
 
 namespace snug::hooks {
 namespace {
-
-struct Log : RegionListener {
-  void before_forward(RegionId id) override { lines.push_back("forward " + region_name(id)); }
-  void after_forward(RegionId id) override { lines.push_back("end forward " + region_name(id)); }
-  void before_backward(RegionId id) override { lines.push_back("backward " + region_name(id)); }
-  void after_backward(RegionId id) override { lines.push_back("end backward " + region_name(id)); }
-  void gradient_ready(const at::Tensor& leaf) override { ready.push_back(leaf.unsafeGetTensorImpl()); }
-  std::vector<std::string> lines;
-  std::vector<const c10::TensorImpl*> ready;
-};
-
-using Lines = std::vector<std::string>;
-
-struct TwoLayers {
-  at::Tensor a = at::randn({3, 3}).requires_grad_();
-  at::Tensor b = at::randn({3, 3}).requires_grad_();
-  at::Tensor loss() {
-    at::Tensor x = at::ones({2, 3});
-    {
-      RegionScope scope("first");
-      x = at::tanh(x.mm(a));
-    }
-    RegionScope scope("second");
-    return at::tanh(x.mm(b)).sum();
-  }
-};
-
-const Lines kForward = {"forward first", "end forward first", "forward second", "end forward second"};
-const Lines kBackward = {"backward second", "end backward second", "backward first", "end backward first"};
-
-Lines operator+(Lines left, const Lines& right) {
-  left.insert(left.end(), right.begin(), right.end());
-  return left;
-}
 
 TEST(Region, BackwardVisitsTheRegionsInReverse) {
   TwoLayers model;
@@ -114,33 +80,6 @@ TEST(Region, AutogradGradIsVisitedWithoutAccumulation) {
   torch::autograd::grad({model.loss()}, {model.a, model.b});
   EXPECT_EQ(log.lines, kForward + kBackward);
   EXPECT_TRUE(log.ready.empty());
-}
-
-struct Failing : torch::autograd::Function<Failing> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list) {
-    throw std::runtime_error("failed in backward");
-  }
-};
-
-TEST(Region, AnExceptionInTheBackwardClosesTheStretch) {
-  Log log;
-  RegionListenerGuard guard(log);
-  at::Tensor x = at::ones({2}).requires_grad_();
-  at::Tensor y;
-  {
-    RegionScope scope("failing");
-    y = Failing::apply(x);
-  }
-  log.lines.clear();
-  EXPECT_THROW(y.sum().backward(), std::runtime_error);
-  EXPECT_EQ(log.lines, (Lines{"backward failing", "end backward failing"}));
-  EXPECT_EQ(current_region(), 0u);
-  TwoLayers next;
-  log.lines.clear();
-  next.loss().backward();
-  EXPECT_EQ(log.lines, kForward + kBackward);
 }
 
 TEST(Region, ARegionOpenedInsideTheBackwardLeavesLaterNodesAlone) {
