@@ -3,6 +3,9 @@
 //
 //   { RegionScope scope("layers.3"); x = block(x); }
 //
+//   RegionToken token = begin_region("layers.3");     // where no scope can be held: hooks of modules, Python
+//   end_region(token);
+//
 // In the backward the current region is that of the forward code whose gradient is being computed.
 #pragma once
 
@@ -29,21 +32,28 @@ SNUG_API RegionId current_region() noexcept;
 SNUG_API void bind_parameters(RegionId region, at::TensorList parameters);
 SNUG_API RegionId region_of_parameter(const at::Tensor& parameter);
 
+// One begin, in this process.
+using RegionToken = std::uint64_t;
+
+[[nodiscard]] SNUG_API RegionToken begin_region(RegionId id);
+[[nodiscard]] inline RegionToken begin_region(std::string_view name) {
+  return begin_region(region_id(name));
+}
+// On the thread that began it, in any order: regions that were begun inside and are still open end with it,
+// and one that has ended stays as it is.
+SNUG_API void end_region(RegionToken token);
+
 class SNUG_API RegionScope {
  public:
   explicit RegionScope(std::string_view name) : RegionScope(region_id(name)) {}
-  explicit RegionScope(RegionId id);
-  ~RegionScope();
+  explicit RegionScope(RegionId id) : token_(begin_region(id)) {}
+  ~RegionScope() { end_region(token_); }
   // Neither copied nor moved: it is a stretch of this thread's forward.
   RegionScope(const RegionScope&) = delete;
   RegionScope& operator=(const RegionScope&) = delete;
 
  private:
-  void leave();
-
-  RegionId id_;
-  std::int64_t place_;  // of the current region
-  RegionId outer_, outer_range_;
+  RegionToken token_;
 };
 
 // Tells listeners that recomputation in a region is about to read these parameters.

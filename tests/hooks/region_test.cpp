@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -111,6 +112,64 @@ TEST(Region, AnExceptionInTheForwardLeavesTheRegion) {
   }
   EXPECT_EQ(current_region(), 0u);
   EXPECT_EQ(log.lines, (Lines{"forward thrown out of", "end forward thrown out of"}));
+}
+
+TEST(Region, EndingARegionEndsWhatWasLeftOpenInside) {
+  Log log;
+  RegionListenerGuard guard(log);
+  const RegionToken outer = begin_region("outer");
+  const RegionToken inner = begin_region("inner");
+  EXPECT_EQ(region_name(current_region()), "inner");
+  end_region(outer);  // a forward that threw skipped the end of the inner one
+  const Lines all = {"forward outer", "forward inner", "end forward inner", "end forward outer"};
+  EXPECT_EQ(log.lines, all);
+  EXPECT_EQ(current_region(), 0u);
+  end_region(inner);
+  end_region(outer);
+  EXPECT_EQ(log.lines, all) << "each ends once";
+}
+
+TEST(Region, ATokenThatHasEndedLeavesALaterRegionAlone) {
+  const RegionToken before = begin_region("before");
+  end_region(before);
+  const RegionToken now = begin_region("before");
+  end_region(before);
+  EXPECT_EQ(region_name(current_region()), "before");
+  end_region(now);
+  EXPECT_EQ(current_region(), 0u);
+}
+
+TEST(Region, ScopesMayEndInAnyOrder) {
+  Log log;
+  RegionListenerGuard guard(log);
+  auto outer = std::make_unique<RegionScope>("outer");
+  auto inner = std::make_unique<RegionScope>("inner");
+  outer.reset();
+  EXPECT_EQ(current_region(), 0u);
+  {
+    RegionScope next("next");
+    inner.reset();
+    EXPECT_EQ(region_name(current_region()), "next");
+  }
+  EXPECT_EQ(log.lines, (Lines{"forward outer", "forward inner", "end forward inner", "end forward outer",
+                              "forward next", "end forward next"}));
+}
+
+TEST(Region, ARegionBegunInTheForwardMayEndInTheBackward) {
+  Log log;
+  RegionListenerGuard guard(log);
+  at::Tensor x = at::ones({2}).requires_grad_();
+  const RegionToken token = begin_region("open");
+  at::Tensor y = x.sin();
+  y.register_hook([token](const at::Tensor& gradient) {
+    end_region(token);
+    return gradient;
+  });
+  y.sum().backward();
+  EXPECT_EQ(current_region(), 0u);
+  log.lines.clear();
+  x.pow(2).sum().backward();  // outside every region
+  EXPECT_EQ(log.lines, Lines{});
 }
 
 TEST(Region, ABackwardOnAnotherThreadFindsTheRegionsOfTheForward) {
