@@ -139,6 +139,7 @@ void begin_backward(const FramePtr& frame, std::int64_t number) {
   std::exception_ptr failure;
   for (const Backward& left : take(state, is_left)) end_stretches(*frame, left, failure);
   if (failure) keep_failure(state, number, failure);
+  tell(*frame, number, [](RegionListener& told) { told.backward_begins(); });
 }
 
 RegionId& region_of_this_thread(Backward& backward) {

@@ -68,6 +68,7 @@ class SNUG_API RegionListener {
   virtual ~RegionListener() = default;
   virtual void before_forward(RegionId) {}
   virtual void after_forward(RegionId) {}
+  virtual void backward_begins() {}  // before its first node
   // A stretch of nodes of one region. Autograd runs a region's nodes together unless regions share inputs;
   // then a region may have several stretches in one backward. Each thread that autograd uses has its own.
   // A stretch that an exception left ends when the next region or backward begins.

@@ -1,8 +1,10 @@
 #include "snug/tape/recording.h"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <unordered_map>
 #include <utility>
@@ -26,9 +28,14 @@ struct Forward {
   std::shared_ptr<Tape> tape;
   std::weak_ptr<Tape> last;
   std::deque<Level> levels;  // a kernel may open a region while its operator is being recorded
-  std::unordered_map<hooks::RegionId, std::uint64_t> calls;  // of this forward
+  // Of this forward, whichever Recording has them, for the proof: a checkpoint is a Recording of its own.
+  std::unordered_map<hooks::RegionId, std::uint64_t> calls;
 };
 thread_local Forward forward;
+
+bool is_in_backward() {
+  return torch::autograd::get_current_graph_task_id() >= 0;
+}
 
 }  // namespace
 
@@ -46,10 +53,8 @@ class Recording::Impl final : public hooks::OperatorListener,
     if (options.watch_functions.value_or(hooks::is_python_here())) functions_guard_.emplace(*this);
   }
   ~Impl() override {
-    if (std::ranges::any_of(forward.levels, [&](const Level& level) { return level.fates == &fates_; })) {
-      forward.levels.clear();  // it ends inside a region
-      std::exchange(forward.tape, nullptr)->end_forward();
-    }
+    if (std::ranges::any_of(forward.levels, [&](const Level& level) { return level.fates == &fates_; }))
+      leave_tape();  // it ends inside a region
     ledgers_->sketch = nullptr;
     Impl** place = &innermost;  // they may end in any order
     while (*place && *place != this) place = &(*place)->outer_;
@@ -59,49 +64,34 @@ class Recording::Impl final : public hooks::OperatorListener,
   Impl& operator=(const Impl&) = delete;
 
   void use(Fates fates, SketchListener* sketch) {
+    end_step();
     check(forward.levels.empty(),
           "the fates of a recording were changed inside a region: change them between steps");
     fates_ = std::move(fates);
     ledgers_->sketch = sketch;
   }
 
+  void end_step() {
+    if (!forward.tape) calls_.clear();
+  }
+
   void before_forward(hooks::RegionId region) override {
     if (innermost != this || Quiet::on()) return;
     if (!forward.tape) {
       if (!at::GradMode::is_enabled()) return;  // nothing is saved: an evaluation
-      check(!is_capturing_stream(), "region \"", hooks::region_name(region),
-            "\" cannot be recorded while a CUDA graph is captured: capture without a Recording");
-      const DeterminismCheck check = options_.determinism_check;
-      const bool throws = check == DeterminismCheck::Bits;
-      const std::shared_ptr<Tape> previous = last_before_its_backward();
-      if (!previous) forward.calls.clear();
-      const std::uint64_t call = ++forward.calls[region];
-      forward.tape = std::make_shared<Tape>(region,
-                                            TapeOptions{.spare_statistics = options_.spare_statistics,
-                                                        .check_sizes = check != DeterminismCheck::None,
-                                                        .verify = options_.verify || throws,
-                                                        .differing_throws = throws,
-                                                        .time_replays = options_.time_replays,
-                                                        .describe = options_.describe,
-                                                        .sketch = ledgers_->sketch != nullptr,
-                                                        .stand_ins = options_.stand_ins,
-                                                        .prove = options_.prove,
-                                                        .place = options_.place + kApart * call,
-                                                        .offload_share = options_.offload.share,
-                                                        .offload_bytes = options_.offload.bytes},
-                                            ledgers_, options_.host, model_, previous);
-      forward.last = forward.tape;
+      begin_tape(region);
     }
-    forward.levels.push_back({&fates_, hooks::region_name(region), options_.record_generators});
-    forward.tape->enter(&forward.levels.back());
+    enter(hooks::region_name(region));
   }
 
   void after_forward(hooks::RegionId) override {
     if (innermost != this || Quiet::on() || forward.levels.empty()) return;
     forward.levels.pop_back();
-    forward.tape->enter(forward.levels.empty() ? nullptr : &forward.levels.back());
-    if (forward.levels.empty()) std::exchange(forward.tape, nullptr)->end_forward();
+    if (forward.levels.empty()) return leave_tape();
+    forward.tape->enter(&forward.levels.back());
   }
+
+  void backward_begins() override { is_pass_over_ = true; }
 
   void on_operator(hooks::OperatorCall& call) override {
     if (innermost != this || !forward.tape || Quiet::on()) return call.proceed();
@@ -133,6 +123,55 @@ class Recording::Impl final : public hooks::OperatorListener,
     return storages;
   }
 
+  void begin_tape(hooks::RegionId region) {
+    check(!is_capturing_stream(), "region \"", hooks::region_name(region),
+          "\" cannot be recorded while a CUDA graph is captured: capture without a Recording");
+    const DeterminismCheck check = options_.determinism_check;
+    const bool throws = check == DeterminismCheck::Bits;
+    const std::shared_ptr<Tape> previous = last_before_its_backward();
+    if (!previous) forward.calls.clear();
+    const std::uint64_t call = ++forward.calls[region];
+    forward.tape = std::make_shared<Tape>(numbered(region),
+                                          TapeOptions{.spare_statistics = options_.spare_statistics,
+                                                      .check_sizes = check != DeterminismCheck::None,
+                                                      .verify = options_.verify || throws,
+                                                      .differing_throws = throws,
+                                                      .time_replays = options_.time_replays,
+                                                      .describe = options_.describe,
+                                                      .sketch = ledgers_->sketch != nullptr,
+                                                      .stand_ins = options_.stand_ins,
+                                                      .prove = options_.prove,
+                                                      .place = options_.place + kApart * call,
+                                                      .offload_share = options_.offload.share,
+                                                      .offload_bytes = options_.offload.bytes},
+                                          ledgers_, options_.host, model_, previous);
+    forward.last = forward.tape;
+    pass_.push_back(forward.tape);
+  }
+
+  // A pass ends when a backward begins, or when nothing of it is left: its forward threw, or was dropped.
+  hooks::RegionId numbered(hooks::RegionId region) {
+    std::erase_if(pass_, [](const std::weak_ptr<Tape>& tape) { return tape.expired(); });
+    if (is_pass_over_ || pass_.empty()) calls_.clear();
+    if (is_pass_over_) pass_.clear();
+    is_pass_over_ = is_in_backward();
+    const int call = ++calls_[region];
+    return call == 1 ? region : hooks::region_id(concat(hooks::region_name(region), "#", call));
+  }
+
+  void enter(std::string region) {
+    forward.levels.push_back({&fates_, std::move(region), options_.record_generators});
+    forward.tape->enter(&forward.levels.back());
+  }
+
+  // The forward is out of every region.
+  static void leave_tape() {
+    forward.levels.clear();
+    const std::shared_ptr<Tape> tape = std::exchange(forward.tape, nullptr);
+    tape->enter(nullptr);
+    tape->end_forward();
+  }
+
   static std::shared_ptr<Tape> last_before_its_backward() {
     std::shared_ptr<Tape> last = forward.last.lock();
     return last && !last->has_begun_backward() ? last : nullptr;
@@ -145,6 +184,9 @@ class Recording::Impl final : public hooks::OperatorListener,
   const std::shared_ptr<const ModelStorages> model_;
   std::shared_ptr<Ledgers> ledgers_ = std::make_shared<Ledgers>();
   Impl* outer_;
+  std::unordered_map<hooks::RegionId, int> calls_;  // in this pass, for their names
+  std::vector<std::weak_ptr<Tape>> pass_;
+  std::atomic<bool> is_pass_over_{false};
   hooks::RegionListenerGuard regions_guard_{*this};
   hooks::OperatorListenerGuard operators_guard_{*this};
   hooks::SavedTensorGuard saves_guard_{*this};
@@ -169,6 +211,7 @@ trace::Totals Recording::totals() const {
 }
 
 std::map<std::uint64_t, trace::RegionTape> Recording::take_numbered_tapes() {
+  impl_->end_step();
   Ledgers& ledgers = *impl_->ledgers();
   std::lock_guard lock(ledgers.mutex);
   return std::exchange(ledgers.tapes, {});

@@ -172,6 +172,19 @@ TEST(Region, ARegionBegunInTheForwardMayEndInTheBackward) {
   EXPECT_EQ(log.lines, Lines{});
 }
 
+TEST(Region, EachBackwardIsHeardToBegin) {
+  struct Begins : RegionListener {
+    void backward_begins() override { ++count; }
+    int count = 0;
+  } begins;
+  RegionListenerGuard guard(begins);
+  at::Tensor x = at::ones({2}).requires_grad_();
+  x.sin().sum().backward();  // outside every region
+  EXPECT_EQ(begins.count, 1);
+  TwoLayers().loss().backward();
+  EXPECT_EQ(begins.count, 2);
+}
+
 TEST(Region, ABackwardOnAnotherThreadFindsTheRegionsOfTheForward) {
   TwoLayers model;
   at::Tensor loss = model.loss();
