@@ -11,7 +11,7 @@
 
 namespace snug::capture {
 
-trace::Sketch sketch(const std::function<void(memory::Tracker&)>& run, bool workspaces) {
+trace::Sketch sketch(const std::function<void(memory::Tracker&)>& run, bool workspaces, bool rest) {
   register_meta_kernels();
   GradientSumScope sums;
   std::optional<WorkspaceScope> kernels_own;
@@ -21,7 +21,7 @@ trace::Sketch sketch(const std::function<void(memory::Tracker&)>& run, bool work
   hooks::OperatorListenerGuard witness_guard(witness);
   Sketcher sketcher(tracker, /*stand_ins=*/true);
   hooks::OperatorListenerGuard sketcher_guard(sketcher);
-  tape::Recording recording(tape::Fates::keep(), {.stand_ins = true});
+  tape::Recording recording(tape::Fates::keep(), {.stand_ins = true, .rest = rest});
   sketcher.begin(recording);
   run(tracker);
   return sketcher.finish(recording);

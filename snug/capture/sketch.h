@@ -16,7 +16,8 @@
 namespace snug::capture {
 
 // Throws Error if the graph of a region is still there when `run` returns. Errors otherwise as in capture().
-// `workspaces` as in CaptureOptions.
-SNUG_API trace::Sketch sketch(const std::function<void(memory::Tracker&)>& run, bool workspaces = true);
+// `workspaces` as in CaptureOptions, `rest` as in RecordingOptions.
+SNUG_API trace::Sketch sketch(const std::function<void(memory::Tracker&)>& run, bool workspaces = true,
+                              bool rest = false);
 
 }  // namespace snug::capture

@@ -19,7 +19,7 @@ PlannedStep plan_step(const std::function<void(memory::Tracker&)>& step, const P
                                                              target.take_workspaces();
                                                              step(tracker);
                                                            },
-                                                           /*workspaces=*/!is_gpu),
+                                                           /*workspaces=*/!is_gpu, /*rest=*/true),
                                                        /*passes=*/1, plan::MeasuredCosts(options.hardware),
                                                        plan::links_of(options.hardware));
   auto planner = std::make_shared<const plan::Planner>(std::vector<plan::Split>{{.model = std::move(model)}},

@@ -10,7 +10,7 @@
 //     }
 //   }, {.budget_bytes = 300_MiB});
 //
-// The forward names its parts with snug::region(); what lies outside of them is left as it is.
+// The forward names its parts with snug::region(); what lies between them is planned as the region "rest".
 #pragma once
 
 #include <cstdint>

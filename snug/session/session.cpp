@@ -111,7 +111,8 @@ class Session::Impl {
                    {.describe = true,
                     .host = store_for(plan_, options.device),
                     .prove = options.prove,
-                    .model = parameters.vec()}) {
+                    .model = parameters.vec(),
+                    .rest = true}) {
     if (!options_.say) options_.say = say_on_stderr;
     tracker_.adopt(parameters, trace::Category::Parameter);
     tracker_.adopt(options.adopt, trace::Category::Other);

@@ -62,6 +62,9 @@ struct RecordingOptions {
   std::uint64_t place = 0;  // in the program: regions of one name at other places are proven apart
   // Parameters and buffers of the model, frozen ones too: they stay where they are.
   std::vector<at::Tensor> model;
+  // What runs in no region is recorded too, where autograd follows it: each stretch between named regions, or
+  // up to the backward, is a region "rest".
+  bool rest = false;
   // Whether the end of a Function that is not pure (see pure.h) is noticed. Default: in a process with
   // Python, whose Functions tell of themselves.
   std::optional<bool> watch_functions;

@@ -1,5 +1,5 @@
 // Forwards as people write them, under a Session: layers that are shared, passes that differ, experts that
-// are called now and then.
+// are called now and then, and what runs in no region.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -196,6 +196,72 @@ TEST(AnyForward, ExpertsThatAreCalledAsTheDataWantsRunWithinTheBudget) {
     for (int i = 0; i < 6; ++i) loop.step(step_of(i), plain[static_cast<std::size_t>(i)]);
     EXPECT_LE(loop.session->peak_bytes(), most.plan.budget_bytes);
   }
+}
+
+void head_and_loss_outside(const std::vector<at::Tensor>& weights, c10::Device device) {
+  at::Tensor x = at::gelu(at::mm(batch(device), weights[0]));
+  x = region("layer0", [&] { return layer(x, weights[1]); });
+  x = at::tanh(x) * x;
+  x = region("layer1", [&] { return layer(x, weights[2]); });
+  at::log_softmax(at::mm(x, weights[3]), -1).pow(2).mean().backward();
+}
+
+TEST(AnyForward, AHeadAndALossInNoRegionArePlanned) {
+  const PlannedStep half = planned(head_and_loss_outside, 4, 0.8);
+  for (const char* name : {"rest", "rest#2", "rest#3"}) EXPECT_TRUE(has_region(half.plan, name)) << name;
+  const auto lean = std::ranges::count_if(half.plan.regions, [](const plan::RegionPlan& region) {
+    return region.region.starts_with("rest") && !(region.recompute.empty() && region.offload.empty());
+  });
+  EXPECT_GT(lean, 0) << "of what lies between regions nothing is recomputed";
+  expect_as_planned(head_and_loss_outside, 4, 0.8);
+}
+
+TEST(AnyForward, AModelWithoutRegionsIsPlanned) {
+  const Step step = [](const std::vector<at::Tensor>& weights, c10::Device device) {
+    at::Tensor x = batch(device);
+    for (const at::Tensor& weight : weights) x = layer(x, weight);
+    x.pow(2).mean().backward();
+  };
+  const PlannedStep most = planned(step, 4, 0.8);
+  ASSERT_EQ(most.plan.regions.size(), 1u);
+  EXPECT_TRUE(has_region(most.plan, "rest"));
+  at::set_num_threads(1);
+  auto weights = weights_on(c10::kCPU, 4);
+  const auto plain = gradients(step, weights);
+  Loop loop(4, most.plan, {.prove = false});  // a proof would hold all of it
+  for (int i = 0; i < 3; ++i) loop.step(step, plain);
+  EXPECT_TRUE(loop.session->is_as_planned());
+  EXPECT_EQ(loop.said.size(), 0u);
+  EXPECT_EQ(loop.session->peak_bytes(), loop.session->predicted_bytes());
+  EXPECT_LE(loop.session->peak_bytes(), most.plan.budget_bytes);
+}
+
+TEST(AnyForward, WhatLiesBetweenRegionsIsPlannedAgainFromAStepOfItsOwn) {
+  at::set_num_threads(1);
+  const PlannedStep most = planned(head_and_loss_outside, 4, 0.9);
+  auto weights = weights_on(c10::kCPU, 4);
+  const auto plain = gradients(head_and_loss_outside, weights);
+  Loop loop(4, most.plan, {.lean_at_first = true});
+  for (int i = 0; i < 5; ++i) loop.step(head_and_loss_outside, plain);
+  EXPECT_TRUE(loop.session->was_planned_again());
+  EXPECT_TRUE(loop.session->is_as_planned());
+  EXPECT_EQ(loop.session->peak_bytes(), loop.session->predicted_bytes());
+  EXPECT_LE(loop.session->peak_bytes(), most.plan.budget_bytes);
+}
+
+TEST(AnyForward, AForwardThatThrowsBetweenRegionsLeavesThePlanInForce) {
+  at::set_num_threads(1);
+  const PlannedStep most = planned(head_and_loss_outside, 4, 0.9);
+  auto weights = weights_on(c10::kCPU, 4);
+  const auto plain = gradients(head_and_loss_outside, weights);
+  Loop loop(4, most.plan, {});
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_ANY_THROW(at::mm(at::gelu(at::mm(batch(c10::kCPU), loop.weights[0])), at::ones({3, 3})));
+    loop.step(head_and_loss_outside, plain);
+  }
+  EXPECT_TRUE(loop.session->is_as_planned());
+  EXPECT_EQ(loop.said, std::vector<std::string>{});
+  EXPECT_LE(loop.session->peak_bytes(), most.plan.budget_bytes);
 }
 
 }  // namespace
