@@ -11,7 +11,16 @@
 
 namespace snug::capture {
 
-trace::Sketch sketch(const std::function<void(memory::Tracker&)>& run, bool workspaces) {
+trace::Sketch sketch(const std::function<void(memory::Tracker&)>& run, bool workspaces, bool rest) {
+  const auto run_all = [&](memory::Tracker& tracker) -> std::function<void()> {
+    run(tracker);
+    return [] {};
+  };
+  return sketch_step(run_all, workspaces, rest);
+}
+
+trace::Sketch sketch_step(const std::function<std::function<void()>(memory::Tracker&)>& set_up,
+                          bool workspaces, bool rest) {
   register_meta_kernels();
   GradientSumScope sums;
   std::optional<WorkspaceScope> kernels_own;
@@ -21,9 +30,16 @@ trace::Sketch sketch(const std::function<void(memory::Tracker&)>& run, bool work
   hooks::OperatorListenerGuard witness_guard(witness);
   Sketcher sketcher(tracker, /*stand_ins=*/true);
   hooks::OperatorListenerGuard sketcher_guard(sketcher);
-  tape::Recording recording(tape::Fates::keep(), {.stand_ins = true});
+  tape::Recording recording(tape::Fates::keep(), {.stand_ins = true, .rest = rest});
   sketcher.begin(recording);
-  run(tracker);
+  const std::function<void()> step = set_up(tracker);
+  const std::uint64_t before = tracker.live_bytes();
+  step();
+  if (tracker.live_bytes() > before) {
+    sketcher.finish(recording);
+    sketcher.begin(recording);
+    step();
+  }
   return sketcher.finish(recording);
 }
 

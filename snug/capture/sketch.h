@@ -16,7 +16,13 @@
 namespace snug::capture {
 
 // Throws Error if the graph of a region is still there when `run` returns. Errors otherwise as in capture().
-// `workspaces` as in CaptureOptions.
-SNUG_API trace::Sketch sketch(const std::function<void(memory::Tracker&)>& run, bool workspaces = true);
+// `workspaces` as in CaptureOptions, `rest` as in RecordingOptions.
+SNUG_API trace::Sketch sketch(const std::function<void(memory::Tracker&)>& run, bool workspaces = true,
+                              bool rest = false);
+
+// The same of a step that `set_up` builds and returns. One that leaves more than it found, such as an
+// optimizer's states, is run again, and that is what is sketched.
+SNUG_API trace::Sketch sketch_step(const std::function<std::function<void()>(memory::Tracker&)>& set_up,
+                                   bool workspaces = true, bool rest = false);
 
 }  // namespace snug::capture

@@ -1,14 +1,15 @@
 #include "snug/hooks/backward_regions.h"
 
-#include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
-#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
-#include <limits>
-#include <unordered_map>
-#include <vector>
+#include <memory>
+#include <utility>
+
+#include "snug/hooks/region_ranges.h"
 
 namespace snug::hooks {
 
@@ -16,73 +17,178 @@ namespace ag = torch::autograd;
 
 namespace {
 
-struct Range {
-  std::uint64_t first;
+using Backward = BackwardState::Backward;
+using FramePtr = std::shared_ptr<const Frame>;
+
+// A node that this thread is in; in a backward within another there are several.
+struct NodeVisit final : at::ObserverContext {
+  NodeVisit(std::int64_t backward, RegionId region);
+  ~NodeVisit() override;
+  std::int64_t backward;
   RegionId region;
+  NodeVisit* outer;
 };
 
-// Far more changes of region than any live graph holds; older ones are forgotten by halves.
-constexpr std::size_t kMostRanges = 1 << 16;
-constexpr std::uint64_t kAccumulateGrad = std::numeric_limits<std::uint64_t>::max();
-
-struct Ranges {
-  std::mutex mutex;
-  std::unordered_map<std::uint64_t, std::vector<Range>> by_thread;
+// Without destructors: memory is freed, and asked whose it is, until a thread's very end.
+thread_local NodeVisit* innermost_visit = nullptr;
+thread_local RegionId of_forward = 0;
+// The node that ran last, or runs: what autograd does until the next one counts there.
+struct LastNode {
+  std::int64_t backward = -1;
+  RegionId region = 0;
 };
-Ranges& ranges() {
-  static Ranges table;
-  return table;
+thread_local LastNode last;
+
+NodeVisit::NodeVisit(std::int64_t backward, RegionId region)
+    : backward(backward), region(region), outer(std::exchange(innermost_visit, this)) {
+  last = {backward, region};
+}
+NodeVisit::~NodeVisit() {
+  innermost_visit = outer;
+  if (last.backward != backward) last = {backward, region};  // there was a backward within
 }
 
-RegionId region_of(const ag::Node& node, RegionId before) {
-  if (node.sequence_nr() == kAccumulateGrad) {
-    const auto* accumulate = dynamic_cast<const ag::AccumulateGrad*>(&node);
-    const RegionId home = accumulate ? region_of_parameter(accumulate->variable) : 0;
-    return home ? home : before;
-  }
-  auto& table = ranges();
-  std::lock_guard lock(table.mutex);
-  auto thread = table.by_thread.find(node.thread_id());
-  if (thread == table.by_thread.end()) return 0;
-  const auto& list = thread->second;
-  auto after =
-      std::upper_bound(list.begin(), list.end(), node.sequence_nr(),
-                       [](std::uint64_t number, const Range& range) { return number < range.first; });
-  return after == list.begin() ? 0 : std::prev(after)->region;
+RegionId* region_at(std::int64_t place) noexcept {
+  if (place < 0) return &of_forward;
+  if (last.backward == place) return &last.region;
+  for (NodeVisit* visit = innermost_visit; visit; visit = visit->outer)
+    if (visit->backward == place) return &visit->region;
+  return nullptr;
 }
 
-void change_stretch(const Frame& frame, RegionId next) {
-  std::lock_guard lock(frame.backward->mutex);
-  const RegionId before = frame.backward->region;
-  if (before == next) return;
-  if (before) frame.regions->after_backward(before);
-  frame.backward->region = next;
-  if (next) frame.regions->before_backward(next);
+bool is_in_node_of(std::int64_t backward) {
+  for (const NodeVisit* visit = innermost_visit; visit; visit = visit->outer)
+    if (visit->backward == backward) return true;
+  return false;
 }
 
 template <class Call>
 void for_each_listener(Call call) {
-  for_each_frame([&](const Frame& frame) {
-    if (frame.regions) frame.visit([&] { call(frame); });
-  });
+  const std::shared_ptr<const Frames> frames = current_frames();
+  if (!frames) return;
+  for (auto frame = frames->rbegin(); frame != frames->rend(); ++frame)
+    if ((*frame)->regions) call(*frame);
+}
+
+void keep_failure(BackwardState& state, std::int64_t number, std::exception_ptr failure) {
+  std::lock_guard lock(state.mutex);
+  Backward& backward = state.backwards[number];
+  if (!std::exchange(backward.has_failed, true)) backward.failure = std::move(failure);
+}
+
+bool has_failed(BackwardState& state, std::int64_t number) {
+  std::lock_guard lock(state.mutex);
+  return state.backwards[number].has_failed;
+}
+
+template <class Call>
+void tell(const Frame& frame, std::int64_t backward, Call call) {
+  try {
+    frame.visit([&] { call(*frame.regions); });
+  } catch (...) {
+    keep_failure(*frame.backward, backward, std::current_exception());
+  }
+}
+
+// Of what is over. The first exception goes to `failure`, if there is none yet.
+void end_stretches(const Frame& frame, const Backward& over, std::exception_ptr& failure) {
+  for (const auto& stretch : over.stretches) {
+    if (!stretch.region) continue;
+    try {
+      frame.visit([&] { frame.regions->after_backward(stretch.region); });
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  }
+}
+
+template <class Which>
+std::vector<Backward> take(BackwardState& state, Which which) {
+  std::vector<Backward> taken;
+  std::lock_guard lock(state.mutex);
+  for (auto entry = state.backwards.begin(); entry != state.backwards.end();) {
+    const bool is_meant = which(entry->first, entry->second);
+    if (is_meant) taken.push_back(std::move(entry->second));
+    entry = is_meant ? state.backwards.erase(entry) : std::next(entry);
+  }
+  return taken;
+}
+
+void end_backward(const Frame& frame, std::int64_t number) {
+  std::exception_ptr failure;
+  for (const Backward& over : take(*frame.backward, [&](auto key, const auto&) { return key == number; })) {
+    failure = over.failure;
+    end_stretches(frame, over, failure);
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+// Nothing unless this is the first node of a backward that the listener hears of.
+void begin_backward(const FramePtr& frame, std::int64_t number) {
+  BackwardState& state = *frame->backward;
+  {
+    std::lock_guard lock(state.mutex);
+    if (!state.backwards.try_emplace(number).second) return;
+  }
+  ag::Engine::get_default_engine().queue_callback([frame, number] { end_backward(*frame, number); });
+  const auto is_left = [&](std::int64_t key, const Backward& backward) {
+    const bool was_here = std::ranges::count(backward.stretches, std::this_thread::get_id(),
+                                             &BackwardState::Stretch::thread) > 0;
+    return key != number && was_here && !is_in_node_of(key);
+  };
+  std::exception_ptr failure;
+  for (const Backward& left : take(state, is_left)) end_stretches(*frame, left, failure);
+  if (failure) keep_failure(state, number, failure);
+  tell(*frame, number, [](RegionListener& told) { told.backward_begins(); });
+}
+
+RegionId& region_of_this_thread(Backward& backward) {
+  const auto here = std::this_thread::get_id();
+  const auto found = std::ranges::find(backward.stretches, here, &BackwardState::Stretch::thread);
+  if (found != backward.stretches.end()) return found->region;
+  return backward.stretches.emplace_back(BackwardState::Stretch{here, 0}).region;
+}
+
+void change_stretch(const Frame& frame, std::int64_t number, RegionId next) {
+  BackwardState& state = *frame.backward;
+  const auto enter = [&](RegionId region) {
+    std::lock_guard lock(state.mutex);
+    Backward& backward = state.backwards[number];
+    return std::exchange(region_of_this_thread(backward), backward.has_failed ? 0 : region);
+  };
+  const RegionId before = enter(next);
+  if (before == next) return;
+  if (before) tell(frame, number, [&](RegionListener& told) { told.after_backward(before); });
+  if (next && !has_failed(state, number))
+    tell(frame, number, [&](RegionListener& told) { told.before_backward(next); });
+  if (has_failed(state, number)) enter(0);
 }
 
 std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
   const auto node = ag::get_current_node();
   if (!node) return nullptr;
+  const std::int64_t backward = ag::get_current_graph_task_id();
   const RegionId region = region_of(*node, current_region());
-  set_current_region(region);
-  // An accumulation is no stretch of its own: it runs between the nodes of whatever region made the gradient.
-  if (node->sequence_nr() != kAccumulateGrad)
-    for_each_listener([&](const Frame& frame) { change_stretch(frame, region); });
-  return nullptr;
+  auto visit = std::make_unique<NodeVisit>(backward, region);
+  for_each_listener([&](const FramePtr& frame) {
+    begin_backward(frame, backward);
+    // An accumulation is no stretch of its own: it runs between the nodes of whatever region made the
+    // gradient.
+    if (!is_accumulation(*node)) change_stretch(*frame, backward, region);
+  });
+  return visit;
 }
 
-void after_node(const at::RecordFunction&, at::ObserverContext*) {
+void after_node(const at::RecordFunction&, at::ObserverContext* visit) {
   const auto node = ag::get_current_node();
-  if (!node || node->sequence_nr() != kAccumulateGrad) return;
-  if (const auto* accumulate = dynamic_cast<const ag::AccumulateGrad*>(node.get()))
-    for_each_listener([&](const Frame& frame) { frame.regions->gradient_ready(accumulate->variable); });
+  if (!visit || !node || !is_accumulation(*node)) return;
+  const auto* const accumulate = dynamic_cast<const ag::AccumulateGrad*>(node.get());
+  if (!accumulate) return;
+  const std::int64_t backward = static_cast<const NodeVisit*>(visit)->backward;
+  for_each_listener([&](const FramePtr& frame) {
+    if (!has_failed(*frame->backward, backward))
+      tell(*frame, backward, [&](RegionListener& told) { told.gradient_ready(accumulate->variable); });
+  });
 }
 
 thread_local int watchers = 0;
@@ -90,38 +196,38 @@ thread_local at::CallbackHandle callback = 0;
 
 }  // namespace
 
-void begin_range(RegionId id) {
-  const std::uint64_t first = at::sequence_number::peek();
-  auto& table = ranges();
-  std::lock_guard lock(table.mutex);
-  auto& list = table.by_thread[at::RecordFunction::currentThreadId()];
-  if (!list.empty() && list.back().region == id) return;
-  if (!list.empty() && list.back().first == first) {
-    list.back().region = id;
-    return;
-  }
-  if (list.size() == kMostRanges) list.erase(list.begin(), list.begin() + kMostRanges / 2);
-  list.push_back({first, id});
+RegionId current_region() noexcept {
+  return *region_at(current_place());
+}
+std::int64_t current_place() noexcept {
+  const std::int64_t backward = ag::get_current_graph_task_id();
+  return region_at(backward) ? backward : -1;
+}
+void set_region(std::int64_t place, RegionId id) noexcept {
+  if (RegionId* const region = region_at(place)) *region = id;
 }
 
-BackwardScope::BackwardScope() : outer_(current_region()) {
-  for_each_listener([](const Frame& frame) {
-    std::lock_guard lock(frame.backward->mutex);
-    ++frame.backward->depth;
+void end_left_overs() {
+  if (ag::get_current_graph_task_id() >= 0) return;
+  std::exception_ptr failure;
+  for_each_listener([&](const FramePtr& frame) {
+    for (const Backward& left : take(*frame->backward, [](auto, const auto&) { return true; }))
+      end_stretches(*frame, left, failure);
   });
+  if (failure) std::rethrow_exception(failure);
 }
 
-BackwardScope::~BackwardScope() {
-  for_each_listener([](const Frame& frame) {
-    bool last = false;
-    {
-      std::lock_guard lock(frame.backward->mutex);
-      last = --frame.backward->depth == 0;
-    }
-    if (last) change_stretch(frame, 0);
+void throw_failure() {
+  const std::int64_t here = ag::get_current_graph_task_id();
+  if (here < 0) return;
+  std::exception_ptr failure;
+  for_each_listener([&](const FramePtr& frame) {
+    std::lock_guard lock(frame->backward->mutex);
+    for (auto& [number, backward] : frame->backward->backwards)
+      if (number == here || is_in_node_of(number))
+        if (std::exception_ptr one = std::exchange(backward.failure, nullptr); !failure) failure = one;
   });
-  set_current_region(outer_);
-  begin_range(outer_);  // a region opened by a hook in the backward went back to the backward's own
+  if (failure) std::rethrow_exception(failure);
 }
 
 void watch_nodes() {

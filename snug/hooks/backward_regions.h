@@ -1,46 +1,56 @@
-// Finds the region of the node that autograd is running, and tells listeners when it changes. Internal to
-// hooks.
+// Tells listeners as backwards pass through regions, and where this thread is. Internal to hooks.
 #pragma once
 
+#include <cstdint>
+#include <exception>
+#include <map>
 #include <mutex>
+#include <thread>
+#include <vector>
 
 #include "snug/hooks/region.h"
 
 namespace snug::hooks {
 
-// Note [Regions in the backward]
-// Autograd stamps every node with the thread that made it and a number that grows with every node of that
-// thread. A region's forward is therefore a range of numbers: each thread keeps the list of (first number,
-// region) at every change of region. In the backward a RecordFunction callback sees each node just before it
-// runs and looks it up. AccumulateGrad nodes carry no such number; they count where their parameter is bound,
-// else where the gradient came from.
+// Note [Stretches]
+// A backward is one graph task of autograd's, whichever engine runs it. Each of its threads is in at most one
+// stretch: nodes of one region, one after the other. A backward within a node of another lies within that
+// node's stretch. When the graph task is done, a callback of its own ends what is open. After an exception
+// there is no callback: what is left is ended when this thread runs a node of another backward, or when a
+// forward begins a region.
 
-// The forward of this thread enters (or returns to) a region: nodes made from here on are of that region.
-void begin_range(RegionId id);
+// Note [Failures in the backward]
+// torch catches whatever a RecordFunction callback throws, and goes on. So what a listener throws there is
+// kept, and thrown once at the next place of that backward that may throw: an operator, the unpack of a saved
+// tensor, the end of the graph task. Until then that listener hears of nothing new.
 
-// Of the stretch that is running in one backward; shared by all threads that run its nodes.
+// What one listener was told of backwards that are not over. Nobody holds the lock while it is told.
 struct BackwardState {
+  struct Stretch {
+    std::thread::id thread;
+    RegionId region;  // 0: in none
+  };
+  struct Backward {
+    std::vector<Stretch> stretches;
+    std::exception_ptr failure;  // to be thrown
+    bool has_failed = false;
+  };
   std::mutex mutex;
-  RegionId region = 0;
-  int depth = 0;  // backwards within backwards
+  std::map<std::int64_t, Backward> backwards;  // by the number of their graph task
 };
 
-// One call of Engine::execute: closes the last stretch and restores the current region, also when it throws.
-class BackwardScope {
- public:
-  BackwardScope();
-  ~BackwardScope();
-  BackwardScope(const BackwardScope&) = delete;  // it belongs to one call
-  BackwardScope& operator=(const BackwardScope&) = delete;
+// Where this thread's current region is noted: with a backward that it is in, or (-1) with its forward.
+std::int64_t current_place() noexcept;
+void set_region(std::int64_t place, RegionId id) noexcept;  // nothing if that backward is over
 
- private:
-  RegionId outer_;
-};
+// Ends stretches that backwards left when they threw, unless this thread is in a backward.
+void end_left_overs();
+
+// Throws what a listener threw in the backward that this thread is in.
+void throw_failure();
 
 // The RecordFunction callback of this thread, counted: RegionListenerGuard turns it on and off.
 void watch_nodes();
 void unwatch_nodes();
-
-void set_current_region(RegionId id) noexcept;
 
 }  // namespace snug::hooks

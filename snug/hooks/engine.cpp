@@ -4,7 +4,6 @@
 
 #include <mutex>
 
-#include "snug/hooks/backward_regions.h"
 #include "snug/hooks/frame.h"
 #include "snug/hooks/saved_tensors.h"
 
@@ -21,7 +20,6 @@ class DelegatingEngine final : public ag::Engine {
 
   ag::variable_list execute(const ag::edge_list& roots, const ag::variable_list& inputs, bool keep_graph,
                             bool create_graph, bool accumulate_grad, const ag::edge_list& outputs) override {
-    BackwardScope scope;
     return next_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   }
 

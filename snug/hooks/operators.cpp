@@ -3,6 +3,8 @@
 #include <torch/library.h>
 #include <torch/version.h>
 
+#include "snug/hooks/backward_regions.h"
+
 namespace snug::hooks {
 
 static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR <= 12,
@@ -37,6 +39,7 @@ struct OperatorFallback {
     below(op, keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kOperatorKey), *stack);
   }
   static void below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
+    throw_failure();
     c10::impl::ExcludeDispatchKeyGuard hide_inner_calls(kOperatorKey);
     OperatorCall(op, keys, stack, current_frames()).proceed();
   }

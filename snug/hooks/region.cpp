@@ -2,6 +2,8 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "snug/base/error.h"
 #include "snug/hooks/backward_regions.h"
 #include "snug/hooks/engine.h"
+#include "snug/hooks/region_ranges.h"
 
 namespace snug::hooks {
 
@@ -38,7 +41,20 @@ ParameterHomes& parameter_homes() {
   return table;
 }
 
-thread_local RegionId current = 0;
+struct OpenRegion {
+  RegionToken token;
+  RegionId id;
+  std::int64_t place;  // of the current region
+  RegionId outer, outer_range;
+};
+thread_local std::vector<OpenRegion> open_regions;  // the innermost last
+
+void leave_innermost() {
+  const OpenRegion& region = open_regions.back();
+  set_region(region.place, region.outer);
+  begin_range(region.outer_range);
+  open_regions.pop_back();
+}
 
 template <class Call>
 void tell_listeners(Call call) {
@@ -72,13 +88,6 @@ std::string region_name(RegionId id) {
   return table.names[id];
 }
 
-RegionId current_region() noexcept {
-  return current;
-}
-void set_current_region(RegionId id) noexcept {
-  current = id;
-}
-
 void bind_parameters(RegionId region, at::TensorList parameters) {
   auto& table = parameter_homes();
   std::lock_guard lock(table.mutex);
@@ -96,32 +105,35 @@ RegionId region_of_parameter(const at::Tensor& parameter) {
   return entry == table.homes.end() ? 0 : entry->second.region;
 }
 
-RegionScope::RegionScope(RegionId id) : id_(id), outer_(current) {
-  begin_range(id_);
-  current = id_;
+RegionToken begin_region(RegionId id) {
+  static std::atomic<RegionToken> begun{0};
+  end_left_overs();
+  const OpenRegion region{++begun, id, current_place(), current_region(), begin_range(id)};
+  open_regions.push_back(region);
+  set_region(region.place, id);
   int told = 0;
   try {
     tell_listeners([&](RegionListener& listener) {
-      listener.before_forward(id_);
+      listener.before_forward(id);
       ++told;
     });
   } catch (...) {  // those that entered it leave it
     tell_listeners([&](RegionListener& listener) {
-      if (told-- > 0) listener.after_forward(id_);
+      if (told-- > 0) listener.after_forward(id);
     });
-    leave();
+    leave_innermost();
     throw;
   }
+  return region.token;
 }
 
-RegionScope::~RegionScope() {
-  tell_listeners([&](RegionListener& listener) { listener.after_forward(id_); });
-  leave();
-}
-
-void RegionScope::leave() {
-  current = outer_;
-  begin_range(outer_);
+void end_region(RegionToken token) {
+  const auto is_open = [&] { return std::ranges::count(open_regions, token, &OpenRegion::token) > 0; };
+  while (is_open()) {
+    const RegionId id = open_regions.back().id;
+    tell_listeners([&](RegionListener& listener) { listener.after_forward(id); });
+    leave_innermost();
+  }
 }
 
 void announce_replay(RegionId region, at::TensorList parameters) {

@@ -3,6 +3,9 @@
 //
 //   { RegionScope scope("layers.3"); x = block(x); }
 //
+//   RegionToken token = begin_region("layers.3");     // where no scope can be held: hooks of modules, Python
+//   end_region(token);
+//
 // In the backward the current region is that of the forward code whose gradient is being computed.
 #pragma once
 
@@ -29,34 +32,46 @@ SNUG_API RegionId current_region() noexcept;
 SNUG_API void bind_parameters(RegionId region, at::TensorList parameters);
 SNUG_API RegionId region_of_parameter(const at::Tensor& parameter);
 
+// One begin, in this process.
+using RegionToken = std::uint64_t;
+
+[[nodiscard]] SNUG_API RegionToken begin_region(RegionId id);
+[[nodiscard]] inline RegionToken begin_region(std::string_view name) {
+  return begin_region(region_id(name));
+}
+// On the thread that began it, in any order: regions that were begun inside and are still open end with it,
+// and one that has ended stays as it is.
+SNUG_API void end_region(RegionToken token);
+
 class SNUG_API RegionScope {
  public:
   explicit RegionScope(std::string_view name) : RegionScope(region_id(name)) {}
-  explicit RegionScope(RegionId id);
-  ~RegionScope();
+  explicit RegionScope(RegionId id) : token_(begin_region(id)) {}
+  ~RegionScope() { end_region(token_); }
   // Neither copied nor moved: it is a stretch of this thread's forward.
   RegionScope(const RegionScope&) = delete;
   RegionScope& operator=(const RegionScope&) = delete;
 
  private:
-  void leave();
-
-  RegionId id_;
-  RegionId outer_;
+  RegionToken token_;
 };
 
 // Tells listeners that recomputation in a region is about to read these parameters.
 SNUG_API void announce_replay(RegionId region, at::TensorList parameters);
 
-// Hears of regions as a step passes through them. Called on the thread that does the work. Only
-// before_forward may throw: the region is not entered then.
+// Hears of regions as a step passes through them. Called on the thread that does the work; when the last
+// stretch of a backward ends, on the thread that ends the backward. What it throws before a region is entered
+// (then it is not) or in the backward comes out of the forward or of the backward. after_forward must not
+// throw.
 class SNUG_API RegionListener {
  public:
   virtual ~RegionListener() = default;
   virtual void before_forward(RegionId) {}
   virtual void after_forward(RegionId) {}
+  virtual void backward_begins() {}  // before its first node
   // A stretch of nodes of one region. Autograd runs a region's nodes together unless regions share inputs;
-  // then a region may have several stretches in one backward.
+  // then a region may have several stretches in one backward. Each thread that autograd uses has its own.
+  // A stretch that an exception left ends when the next region or backward begins.
   virtual void before_backward(RegionId) {}
   virtual void after_backward(RegionId) {}
   // Recomputation in this region is about to read these parameters.

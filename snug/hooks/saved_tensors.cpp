@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "snug/hooks/backward_regions.h"
 #include "snug/hooks/engine.h"
 
 namespace snug::hooks {
@@ -35,6 +36,7 @@ void tell_saved(const at::Tensor& tensor) {
   tell_listeners([&](SavedTensorListener& listener) { listener.on_save(tensor); });
 }
 void tell_unpacked(const at::Tensor& tensor) {
+  throw_failure();
   tell_listeners([&](SavedTensorListener& listener) { listener.on_unpack(tensor); });
 }
 

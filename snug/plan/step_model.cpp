@@ -1,8 +1,8 @@
 #include "snug/plan/step_model.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "snug/base/error.h"
@@ -73,6 +73,30 @@ std::uint64_t highest(const Timeline& timeline, const Profile& profile, std::spa
   return most;
 }
 
+// What a call gets of the fates of another one of its region: by the names of the values; from the first
+// operation on that is another, all is recomputed.
+std::vector<Fate> carried_over(const trace::RegionTape& from, std::span<const Fate> fates,
+                               const trace::RegionTape& to) {
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Fate> listed;
+  for (std::size_t i = 0; i < fates.size(); ++i) {
+    const trace::TapeValue& value = from.values[i];
+    if (fates[i] != Fate::Keep && value.fate != Fate::Recompute)  // not what empty() made
+      listed.emplace(std::pair(value.operation, value.output), fates[i]);
+  }
+  std::vector<Fate> carried;
+  bool is_other = false;
+  for (const trace::TapeValue& value : to.values) {
+    const auto found = listed.find({value.operation, value.output});
+    const bool came_in = value.operation == trace::TapeValue::kOutside;
+    is_other |= !came_in && (value.operation >= from.operations.size() ||
+                             from.operations[value.operation].name != to.operations[value.operation].name);
+    carried.push_back(is_other && !came_in    ? Fate::Recompute
+                      : found != listed.end() ? found->second
+                                              : Fate::Keep);
+  }
+  return carried;
+}
+
 bool is_dominated(const Choice& a, const Choice& b) {
   return b.kept_bytes <= a.kept_bytes && b.offloaded_bytes <= a.offloaded_bytes &&
          b.forward_bytes <= a.forward_bytes && b.backward_bytes <= a.backward_bytes &&
@@ -131,33 +155,34 @@ StepModel::StepModel(Sketch sketch, double passes, const Cost& cost, const Links
   find_regions();
   find_choices();
   build_problem();
-  share_seconds(passes);
+  share_seconds(passes > 0 ? passes : static_cast<double>(passes_.size()));
 }
 
-// A pass is over when its last backward is; the next call is of another.
+// A pass is over when its backward begins; the next call is of another. A region that earlier passes did not
+// have comes after the one that ran before it.
 void StepModel::find_regions() {
-  const std::size_t count = sketch_->calls.size();
-  check(count > 0, "a step to plan needs regions: name the parts of the forward with snug::region()");
-  Moment end = 0;  // of the first backward
-  for (const Sketch::Call& call : sketch_->calls)
-    if (end == 0) end = call.backward_end;
-  const auto in_first = static_cast<std::size_t>(
-      std::ranges::count_if(sketch_->calls, [&](const auto& call) { return call.forward_begin < end; }));
-  check(in_first > 0 && count % in_first == 0, "the passes of a step must run the same regions: ", count,
-        " calls, ", in_first, " of them before the first backward ended");
-  const std::size_t passes = count / in_first;
-  std::set<std::string> names;
-  for (std::size_t i = 0; i < in_first; ++i) {
-    Region region{.name = sketch_->calls[i].tape.region};
-    check(names.insert(region.name).second, "region \"", region.name,
-          "\" runs more than once in a forward: give each call a name of its own");
-    for (std::size_t pass = 0; pass < passes; ++pass) {
-      region.calls.push_back(pass * in_first + i);
-      const auto& other = sketch_->calls[region.calls.back()].tape;
-      check(other.region == region.name && other.structure_hash() == sketch_->calls[i].tape.structure_hash(),
-            "region \"", region.name, "\" is not the same in every pass of the step");
+  check(!sketch_->calls.empty(),
+        "a step to plan needs regions: name the parts of the forward with snug::region()");
+  Moment backward = 0;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < sketch_->calls.size(); ++i) {
+    const Sketch::Call& call = sketch_->calls[i];
+    if (call.forward_begin >= backward) {
+      passes_.emplace_back();
+      backward = Sketch::kNever;
+      next = 0;
     }
-    regions_.push_back(std::move(region));
+    if (!call.nodes.empty()) backward = std::min(backward, call.backward_begin);
+    auto region = std::ranges::find(regions_, call.tape.region, &Region::name);
+    if (region == regions_.end())
+      region = regions_.insert(regions_.begin() + static_cast<std::ptrdiff_t>(next),
+                               Region{.name = call.tape.region});
+    region->calls.push_back(i);
+    places_.push_back(
+        {passes_.size() - 1, passes_.back().size(),
+         call.tape.structure_hash() == sketch_->calls[region->calls.front()].tape.structure_hash()});
+    passes_.back().push_back(i);
+    next = static_cast<std::size_t>(region - regions_.begin()) + 1;
   }
 }
 
@@ -252,10 +277,16 @@ std::vector<trace::ValueIndex> StepModel::movable_values(std::size_t call,
   return movable;
 }
 
-// One per pass.
+// One per call.
 std::vector<Profile> StepModel::profiles_of(std::size_t region, const std::vector<Fate>& fates) const {
+  const std::vector<std::size_t>& calls = regions_[region].calls;
+  const trace::RegionTape& first = sketch_->calls[calls.front()].tape;
   std::vector<Profile> profiles;
-  for (const std::size_t call : regions_[region].calls) profiles.push_back(timeline_.profile(call, fates));
+  for (const std::size_t call : calls) {
+    const auto others = [&] { return carried_over(first, fates, sketch_->calls[call].tape); };
+    profiles.push_back(
+        timeline_.profile(call, places_[call].is_alike ? fates : timeline_.allowed(call, others())));
+  }
   return profiles;
 }
 
@@ -265,15 +296,13 @@ Choice StepModel::measure(std::size_t number, const std::vector<Profile>& profil
   const Sketch::Call& last = sketch_->calls[region.calls.back()];
   Choice choice{.forward_seconds = seconds_between(last.forward),
                 .backward_seconds = seconds_between(last.backward)};
-  for (std::size_t pass = 0; pass < region.calls.size(); ++pass) {
-    const std::size_t call = region.calls[pass];
-    const Profile& profile = profiles[pass];
-    std::vector<std::size_t> calls;
-    for (const Region& other : regions_) calls.push_back(other.calls[pass]);
-    const auto [forward, backward] = windows(*sketch_, calls, number);
+  for (std::size_t k = 0; k < region.calls.size(); ++k) {
+    const std::size_t call = region.calls[k];
+    const Profile& profile = profiles[k];
+    const auto [forward, backward] = windows(*sketch_, passes_[places_[call].pass], places_[call].in_pass);
     choice.forward_bytes = std::max(choice.forward_bytes, highest(timeline_, profile, base, forward));
     choice.backward_bytes = std::max(choice.backward_bytes, highest(timeline_, profile, base, backward));
-    if (pass > 0) continue;
+    if (k > 0) continue;
     choice.offloaded_bytes = profile.offloaded_bytes;
     for (const auto& [block, until, leaves] : profile.kept)
       if (!leaves && timeline_.death(block) <= sketch_->calls[call].forward_end &&
@@ -282,16 +311,21 @@ Choice StepModel::measure(std::size_t number, const std::vector<Profile>& profil
     for (const std::uint32_t operation : profile.operations)
       choice.backward_seconds += operator_seconds_[sketch_->calls[call].operators[operation]];
   }
+  const double calls_per_pass =
+      static_cast<double>(region.calls.size()) / static_cast<double>(passes_.size());
+  choice.forward_seconds *= calls_per_pass;
+  choice.backward_seconds *= calls_per_pass;
   return choice;
 }
 
 void StepModel::build_problem() {
   const std::vector<std::uint64_t> base = timeline_.live({});
   std::vector<bool> in_a_window(base.size());
-  for (std::size_t pass = 0; pass < sketched_passes(); ++pass) {
-    const Sketch::Call& first = sketch_->calls[regions_.front().calls[pass]];
-    for (Moment moment = first.forward_begin; moment < std::min<Moment>(first.backward_end, base.size());
-         ++moment)
+  for (const std::vector<std::size_t>& pass : passes_) {
+    Moment end = 0;
+    for (const std::size_t call : pass) end = std::max(end, sketch_->calls[call].backward_end);
+    for (Moment moment = sketch_->calls[pass.front()].forward_begin;
+         moment < std::min<Moment>(end, base.size()); ++moment)
       in_a_window[moment] = true;
   }
   for (std::size_t i = 0; i < base.size(); ++i)
@@ -302,8 +336,8 @@ void StepModel::build_problem() {
     for (const auto& fates : *regions_[i].choices) {
       std::vector<Profile> profiles = profiles_of(i, fates);
       choices->push_back(measure(i, profiles, base));
-      for (std::size_t pass = 0; pass < profiles.size(); ++pass)
-        profiles_[regions_[i].calls[pass]].push_back(std::move(profiles[pass]));
+      for (std::size_t k = 0; k < profiles.size(); ++k)
+        profiles_[regions_[i].calls[k]].push_back(std::move(profiles[k]));
     }
     problem_.regions.push_back(std::move(choices));
   }
@@ -313,9 +347,9 @@ void StepModel::build_problem() {
 // ones an optimizer may have run.
 void StepModel::share_seconds(double passes) {
   const std::uint32_t last = sketch_->operators_of_passes;
-  double outside = seconds_between({sketch_->calls[regions_.front().calls.back()].forward.begin, last});
-  for (const Region& region : regions_) {
-    const Sketch::Call& call = sketch_->calls[region.calls.back()];
+  double outside = seconds_between({sketch_->calls[passes_.back().front()].forward.begin, last});
+  for (const std::size_t number : passes_.back()) {
+    const Sketch::Call& call = sketch_->calls[number];
     outside -= seconds_between(call.forward) + seconds_between(call.backward);
   }
   const double optimizer = seconds_between({last, static_cast<std::uint32_t>(operator_seconds_.size())});

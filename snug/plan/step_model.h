@@ -30,13 +30,15 @@ SNUG_API Links links_of(const Hardware& hardware);  // four fifths of its host m
 
 class SNUG_API StepModel {
  public:
-  // The sketch holds one or more passes, forward and backward, through the same regions; the step has
-  // `passes`.
+  // The sketch holds one or more passes, forward and backward; the step has `passes`, 0: as many. Calls of
+  // one name are of one region. A pass may lack some, and calls may differ: what is chosen for a region is
+  // chosen by its first call, and carried out on the others as session/planned_fates does. Peaks are exact
+  // all the same.
   StepModel(Sketch sketch, double passes, const Cost& cost, const Links& links = {});
 
   struct Region {
     std::string name;
-    std::vector<std::size_t> calls;                                 // in the sketch, one per pass
+    std::vector<std::size_t> calls;                                 // in the sketch, by pass
     std::shared_ptr<const std::vector<std::vector<Fate>>> choices;  // by value of the tape
     std::vector<std::uint32_t> kept_instead;  // by choice: the one that keeps what it offloads
   };
@@ -44,6 +46,7 @@ class SNUG_API StepModel {
   const Sketch& sketch() const { return *sketch_; }
   const Timeline& timeline() const { return timeline_; }
   const std::vector<Region>& regions() const { return regions_; }
+  std::int64_t sketched_passes() const { return static_cast<std::int64_t>(passes_.size()); }
   const Problem& problem() const { return problem_; }
   std::vector<std::uint32_t> all_kept() const { return std::vector<std::uint32_t>(regions_.size()); }
 
@@ -65,7 +68,6 @@ class SNUG_API StepModel {
   void share_seconds(double passes);
   double seconds_between(Sketch::Call::Operators operators) const;
   std::vector<const Profile*> profiles(std::span<const std::uint32_t> chosen) const;
-  std::size_t sketched_passes() const { return regions_.front().calls.size(); }
   std::vector<Profile> profiles_of(std::size_t region, const std::vector<Fate>& fates) const;
   Choice measure(std::size_t region, const std::vector<Profile>& profiles,
                  std::span<const std::uint64_t> base) const;
@@ -76,6 +78,12 @@ class SNUG_API StepModel {
   Timeline timeline_;
   std::vector<double> operator_seconds_;
   std::vector<Region> regions_;
+  std::vector<std::vector<std::size_t>> passes_;  // their calls
+  struct Place {
+    std::size_t pass, in_pass;
+    bool is_alike;  // to the first call of its region: the same structure
+  };
+  std::vector<Place> places_;  // by call
   Problem problem_;
   std::vector<std::vector<Profile>> profiles_;  // by call, by choice
 };

@@ -42,14 +42,8 @@ void check_same(const Json& planned, const Json& here, const std::string& within
 trace::Sketch sketch_step(const Step& step, const plan::Split& split) {
   check(static_cast<bool>(step.on_meta), "a step is planned by running it on Meta: it says not how");
   const hooks::MetaTargetScope target(step.device.type());
-  return capture::sketch(
-      [&](memory::Tracker& tracker) {
-        const auto run = step.on_meta(Account(tracker), split);
-        const std::uint64_t before = tracker.live_bytes();
-        run();
-        if (tracker.live_bytes() > before) run();  // the first one made an optimizer's states
-      },
-      /*workspaces=*/step.device.is_cpu());
+  return capture::sketch_step([&](memory::Tracker& tracker) { return step.on_meta(Account(tracker), split); },
+                              /*workspaces=*/step.device.is_cpu(), /*rest=*/true);
 }
 
 std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions& options) {
@@ -58,10 +52,12 @@ std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions&
   plan::Links links = plan::links_of(hardware);
   links.host_bytes = options.host_budget_bytes.value_or(links.host_bytes);
   std::vector<plan::Split> splits = step.splits;
-  if (splits.empty()) splits.push_back(plain_split(step));
-  for (plan::Split& split : splits)
+  if (splits.empty()) splits.push_back({.accumulation = 0});
+  for (plan::Split& split : splits) {
     split.model = std::make_shared<const plan::StepModel>(
         sketch_step(step, split), static_cast<double>(split.accumulation), std::cref(costs), links);
+    if (split.accumulation == 0) split.accumulation = split.model->sketched_passes();
+  }
   plan::Overhead overhead = plan::overhead_of(hardware);
   if (step.scratch_share > 0) overhead.share = step.scratch_share;
   return std::make_shared<plan::Planner>(std::move(splits), overhead);

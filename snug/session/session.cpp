@@ -193,7 +193,8 @@ class Session::Impl {
                                      .describe = stage_ != Stage::Watching || options_.trace.tapes,
                                      .host = host_,
                                      .prove = options_.prove,
-                                     .model = parameters.vec()};
+                                     .model = parameters.vec(),
+                                     .rest = stage_ != Stage::Watching};
     if (stage_ == Stage::Watching)
       return snug::make_recording({.by_hand = options_.by_hand.value_or(ByHand{})}, recording);
     return std::make_unique<tape::Recording>(
@@ -313,17 +314,16 @@ class Session::Impl {
   }
 
   plan::Split split_of(trace::Sketch sketch) const {
-    const auto passes = std::ranges::count(sketch.calls, sketch.calls.front().tape.region,
-                                           [](const auto& call) { return call.tape.region; });
     plan::Links links = plan::links_of(*options_.hardware);
     links.host_bytes = options_.host_budget_bytes.value_or(links.host_bytes);
+    const auto model = std::make_shared<const plan::StepModel>(
+        std::move(sketch), /*passes=*/0, plan::MeasuredCosts(*options_.hardware), links);
     return {.micro_batch = rows_ > 0 ? rows_
                            : known_  ? known_->plan.micro_batch
                                      : 1,
-            .accumulation = passes,
+            .accumulation = model->sketched_passes(),
             .head_chunks = known_ ? known_->plan.head_chunks : 0,
-            .model = std::make_shared<const plan::StepModel>(std::move(sketch), static_cast<double>(passes),
-                                                             plan::MeasuredCosts(*options_.hardware), links)};
+            .model = model};
   }
 
   // Note [How large a pass may be]

@@ -13,8 +13,4 @@ Json identity_of(const Step& step) {
   return identity;
 }
 
-plan::Split plain_split(const Step& step) {
-  return step.splits.empty() ? plan::Split{} : step.splits.front();
-}
-
 }  // namespace snug

@@ -11,7 +11,7 @@
 //     };
 //   }};
 //
-// The forward names its parts with snug::region().
+// The forward names its parts with snug::region(); what lies between them is planned as the region "rest".
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -60,7 +60,5 @@ struct Step {
 
 // The step's identity with what every plan depends on: torch, kind of device, threads.
 SNUG_API Json identity_of(const Step& step);
-
-SNUG_API plan::Split plain_split(const Step& step);
 
 }  // namespace snug

@@ -20,6 +20,7 @@ tape::Fates fates_by_hand(const ByHand& by_hand) {
 
 std::unique_ptr<tape::Recording> make_recording(const Treatment& treatment, tape::RecordingOptions options) {
   if (treatment.is_nothing() && !options.describe && !options.verify) return nullptr;
+  options.rest = treatment.plan.has_value();
   if (treatment.plan)
     return std::make_unique<tape::Recording>(session::PlannedFates(*treatment.plan).fates(), options);
   if (treatment.by_hand.offload) options.offload = *treatment.by_hand.offload;

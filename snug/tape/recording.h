@@ -7,7 +7,8 @@
 //
 // Nothing of the model changes and nothing of it runs twice. Recordings nest: the innermost gives the fates
 // and says whether generators are recorded. A region inside another shares its tape, and with it the other
-// options and the totals of the Recording that opened it.
+// options and the totals of the Recording that opened it. The calls of a region in one forward are named
+// "layer", "layer#2", "layer#3"; after a backward the count begins anew.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -61,6 +62,9 @@ struct RecordingOptions {
   std::uint64_t place = 0;  // in the program: regions of one name at other places are proven apart
   // Parameters and buffers of the model, frozen ones too: they stay where they are.
   std::vector<at::Tensor> model;
+  // What runs in no region is recorded too, where autograd follows it: each stretch between named regions, or
+  // up to the backward, is a region "rest".
+  bool rest = false;
   // Whether the end of a Function that is not pure (see pure.h) is noticed. Default: in a process with
   // Python, whose Functions tell of themselves.
   std::optional<bool> watch_functions;
@@ -73,12 +77,12 @@ class SNUG_API Recording {
   Recording(const Recording&) = delete;  // it is a place in torch's stacks of hooks
   Recording& operator=(const Recording&) = delete;
 
-  // For regions that begin from now on.
+  // Between steps, for regions that begin from now on.
   void use(Fates fates, SketchListener* sketch = nullptr);
 
   // Of the regions whose graphs are gone, so after the backward. Waits for the device if replays are timed.
   trace::Totals totals() const;
-  // With `describe`: of the same regions, in the order of their forwards; taken away.
+  // Between steps, with `describe`: of the same regions, in the order of their forwards; taken away.
   std::vector<trace::RegionTape> take_tapes();
   std::map<std::uint64_t, trace::RegionTape> take_numbered_tapes();  // as SketchListener numbers them
 

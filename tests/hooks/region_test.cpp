@@ -3,50 +3,17 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
 
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "snug/hooks/operators.h"
+#include "tests/hooks/region_log.h"
 
 namespace snug::hooks {
 namespace {
-
-struct Log : RegionListener {
-  void before_forward(RegionId id) override { lines.push_back("forward " + region_name(id)); }
-  void after_forward(RegionId id) override { lines.push_back("end forward " + region_name(id)); }
-  void before_backward(RegionId id) override { lines.push_back("backward " + region_name(id)); }
-  void after_backward(RegionId id) override { lines.push_back("end backward " + region_name(id)); }
-  void gradient_ready(const at::Tensor& leaf) override { ready.push_back(leaf.unsafeGetTensorImpl()); }
-  std::vector<std::string> lines;
-  std::vector<const c10::TensorImpl*> ready;
-};
-
-using Lines = std::vector<std::string>;
-
-struct TwoLayers {
-  at::Tensor a = at::randn({3, 3}).requires_grad_();
-  at::Tensor b = at::randn({3, 3}).requires_grad_();
-  at::Tensor loss() {
-    at::Tensor x = at::ones({2, 3});
-    {
-      RegionScope scope("first");
-      x = at::tanh(x.mm(a));
-    }
-    RegionScope scope("second");
-    return at::tanh(x.mm(b)).sum();
-  }
-};
-
-const Lines kForward = {"forward first", "end forward first", "forward second", "end forward second"};
-const Lines kBackward = {"backward second", "end backward second", "backward first", "end backward first"};
-
-Lines operator+(Lines left, const Lines& right) {
-  left.insert(left.end(), right.begin(), right.end());
-  return left;
-}
 
 TEST(Region, BackwardVisitsTheRegionsInReverse) {
   TwoLayers model;
@@ -116,33 +83,6 @@ TEST(Region, AutogradGradIsVisitedWithoutAccumulation) {
   EXPECT_TRUE(log.ready.empty());
 }
 
-struct Failing : torch::autograd::Function<Failing> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list) {
-    throw std::runtime_error("failed in backward");
-  }
-};
-
-TEST(Region, AnExceptionInTheBackwardClosesTheStretch) {
-  Log log;
-  RegionListenerGuard guard(log);
-  at::Tensor x = at::ones({2}).requires_grad_();
-  at::Tensor y;
-  {
-    RegionScope scope("failing");
-    y = Failing::apply(x);
-  }
-  log.lines.clear();
-  EXPECT_THROW(y.sum().backward(), std::runtime_error);
-  EXPECT_EQ(log.lines, (Lines{"backward failing", "end backward failing"}));
-  EXPECT_EQ(current_region(), 0u);
-  TwoLayers next;
-  log.lines.clear();
-  next.loss().backward();
-  EXPECT_EQ(log.lines, kForward + kBackward);
-}
-
 TEST(Region, ARegionOpenedInsideTheBackwardLeavesLaterNodesAlone) {
   at::Tensor w = at::randn({3, 3}).requires_grad_();
   Log log;
@@ -172,6 +112,77 @@ TEST(Region, AnExceptionInTheForwardLeavesTheRegion) {
   }
   EXPECT_EQ(current_region(), 0u);
   EXPECT_EQ(log.lines, (Lines{"forward thrown out of", "end forward thrown out of"}));
+}
+
+TEST(Region, EndingARegionEndsWhatWasLeftOpenInside) {
+  Log log;
+  RegionListenerGuard guard(log);
+  const RegionToken outer = begin_region("outer");
+  const RegionToken inner = begin_region("inner");
+  EXPECT_EQ(region_name(current_region()), "inner");
+  end_region(outer);  // a forward that threw skipped the end of the inner one
+  const Lines all = {"forward outer", "forward inner", "end forward inner", "end forward outer"};
+  EXPECT_EQ(log.lines, all);
+  EXPECT_EQ(current_region(), 0u);
+  end_region(inner);
+  end_region(outer);
+  EXPECT_EQ(log.lines, all) << "each ends once";
+}
+
+TEST(Region, ATokenThatHasEndedLeavesALaterRegionAlone) {
+  const RegionToken before = begin_region("before");
+  end_region(before);
+  const RegionToken now = begin_region("before");
+  end_region(before);
+  EXPECT_EQ(region_name(current_region()), "before");
+  end_region(now);
+  EXPECT_EQ(current_region(), 0u);
+}
+
+TEST(Region, ScopesMayEndInAnyOrder) {
+  Log log;
+  RegionListenerGuard guard(log);
+  auto outer = std::make_unique<RegionScope>("outer");
+  auto inner = std::make_unique<RegionScope>("inner");
+  outer.reset();
+  EXPECT_EQ(current_region(), 0u);
+  {
+    RegionScope next("next");
+    inner.reset();
+    EXPECT_EQ(region_name(current_region()), "next");
+  }
+  EXPECT_EQ(log.lines, (Lines{"forward outer", "forward inner", "end forward inner", "end forward outer",
+                              "forward next", "end forward next"}));
+}
+
+TEST(Region, ARegionBegunInTheForwardMayEndInTheBackward) {
+  Log log;
+  RegionListenerGuard guard(log);
+  at::Tensor x = at::ones({2}).requires_grad_();
+  const RegionToken token = begin_region("open");
+  at::Tensor y = x.sin();
+  y.register_hook([token](const at::Tensor& gradient) {
+    end_region(token);
+    return gradient;
+  });
+  y.sum().backward();
+  EXPECT_EQ(current_region(), 0u);
+  log.lines.clear();
+  x.pow(2).sum().backward();  // outside every region
+  EXPECT_EQ(log.lines, Lines{});
+}
+
+TEST(Region, EachBackwardIsHeardToBegin) {
+  struct Begins : RegionListener {
+    void backward_begins() override { ++count; }
+    int count = 0;
+  } begins;
+  RegionListenerGuard guard(begins);
+  at::Tensor x = at::ones({2}).requires_grad_();
+  x.sin().sum().backward();  // outside every region
+  EXPECT_EQ(begins.count, 1);
+  TwoLayers().loss().backward();
+  EXPECT_EQ(begins.count, 2);
 }
 
 TEST(Region, ABackwardOnAnotherThreadFindsTheRegionsOfTheForward) {
