@@ -91,6 +91,7 @@ void Value::move_to(Where where) {
 }
 
 void Value::keep(c10::Storage storage) {
+  ensure(!is_moved(), "a value that is elsewhere was kept");
   move_to(Where::Kept);
   storage_ = std::move(storage);
   kept_stream_ = current_stream(device);
