@@ -58,6 +58,24 @@ TEST(Timeline, WhatIsRecomputedTakesItsOperationsMemoryWhenItIsAskedFor) {
   EXPECT_EQ(live(small_step(), fates), (std::vector<std::uint64_t>{100, 110, 130, 137, 115}));
 }
 
+// a is overwritten after b was made of it. To recompute b the tape has a copy of a, beside what b takes.
+TEST(Timeline, ACopyMadeBeforeAWriteIsThereWhileOthersAreRecomputed) {
+  Sketch sketch = small_step();
+  sketch.blocks[2].death = 3;
+  Sketch::Call& call = sketch.calls[0];
+  call.tape.operations[1].peak_bytes = 40;
+  call.tape.operations.push_back({.name = "h_", .writes = {{1, 3}}});
+  call.tape.values.push_back({.operation = 2, .bytes = 10});
+  call.tape.saves = {2};
+  call.tape.unpacks = {{2}};
+  call.blocks.push_back(1);
+  call.operators.push_back(1);
+  call.begins.push_back(3);
+  call.ends.push_back(3);
+  EXPECT_EQ(live(sketch, {Fate::Keep, Fate::Keep, Fate::Recompute, Fate::Keep}),
+            (std::vector<std::uint64_t>{100, 110, 130, 100 + 10 + 40, 100 + 10 + 20 + 5}));
+}
+
 TEST(Timeline, WhatAnOperatorTakesForGoodCountsFromTheBeginOfTheStep) {
   Sketch sketch = small_step();
   sketch.blocks[3] = {.bytes = 5, .birth = 4, .stays = true};
