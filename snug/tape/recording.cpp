@@ -217,9 +217,11 @@ class Recording::Impl final : public hooks::OperatorListener,
 
   // A pass ends when a backward begins, or when nothing of it is left: its forward threw, or was dropped.
   hooks::RegionId numbered(hooks::RegionId region) {
-    std::erase_if(pass_, [](const std::weak_ptr<Tape>& tape) { return tape.expired(); });
-    if (is_pass_over_ || pass_.empty()) calls_.clear();
-    if (is_pass_over_) pass_.clear();
+    const auto is_gone = [](const std::weak_ptr<Tape>& tape) { return tape.expired(); };
+    if (is_pass_over_ || std::ranges::all_of(pass_, is_gone)) {
+      calls_.clear();
+      pass_.clear();
+    }
     is_pass_over_ = is_in_backward();
     const int call = ++calls_[region];
     return call == 1 ? region : hooks::region_id(concat(hooks::region_name(region), "#", call));

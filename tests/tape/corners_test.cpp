@@ -587,6 +587,34 @@ TEST_F(Corners, WhatFailsAtARegionsEndIsSaidByItsBackward) {
   EXPECT_TRUE(x.grad().defined());
 }
 
+TEST_F(Corners, AListenerThatFailsInTheBackwardFailsItOnce) {
+  struct Refuse : hooks::RegionListener {
+    void before_replay(hooks::RegionId, at::TensorList) override { fail_in("replay"); }
+    void before_backward(hooks::RegionId) override { fail_in("backward"); }
+    void gradient_ready(const at::Tensor&) override { fail_in("accumulation"); }
+    void fail_in(const std::string& here) {
+      if (here != place) return;
+      place.clear();
+      throw std::runtime_error("no");
+    }
+    std::string place;
+  } refuse;
+  at::Tensor x = leaf({4, 4}), w = leaf({4, 4}, 2);
+  const auto run = [&] {
+    for (at::Tensor* const grad : {&x.mutable_grad(), &w.mutable_grad()}) grad->reset();
+    region("r", [&] { return layer(layer(x, w), w).sum(); }).backward();
+    return std::vector<at::Tensor>{x.grad().clone(), w.grad().clone()};
+  };
+  const auto plain = run();
+  hooks::RegionListenerGuard guard(refuse);
+  Recording recording(Fates::recompute(), {.prove = false});
+  for (const char* const place : {"replay", "backward", "accumulation"}) {
+    refuse.place = place;
+    EXPECT_THROW(run(), std::runtime_error) << place;
+    EXPECT_TRUE(same_bits(run(), plain)) << place;
+  }
+}
+
 TEST_F(Corners, ParametersAreAnnouncedBeforeTheyAreRead) {
   struct Announced : hooks::RegionListener {
     void before_replay(hooks::RegionId region, at::TensorList parameters) override {
