@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <new>
+#include <regex>
 #include <string>
 #include <string_view>
 
@@ -17,8 +19,9 @@ namespace snug::cli {
 namespace {
 
 constexpr std::string_view kWhatHelps =
-    "to fit: fewer sequences per forward (--micro-batch; the batch stays, in more parts; for eval "
-    "--batch-size), a shorter --seq-len, or more memory";
+    "to fit: --budget, which plans the step for the memory there is; fewer sequences per forward "
+    "(--micro-batch; "
+    "the batch stays, in more parts; for eval --batch-size), a shorter --seq-len, or more memory";
 
 std::string one_line(std::string text) {
   for (char& c : text) {
@@ -33,7 +36,7 @@ std::string first_line(std::string_view text) {
 
 // Not by fmt::print, which throws where standard error cannot be written.
 int say(int status, std::string_view message) {
-  std::fputs(fmt::format("snug: {}\n", message).c_str(), stderr);
+  std::fputs(with_flags(fmt::format("snug: {}\n", message)).c_str(), stderr);
   return status;
 }
 
@@ -43,6 +46,19 @@ int say_what_was_alive(std::string_view report) {
 }
 
 }  // namespace
+
+std::string with_flags(const std::string& text) {
+  static const std::regex setting("`([a-z_0-9]+)`");
+  std::string words;
+  std::size_t end = 0;
+  for (std::sregex_iterator found(text.begin(), text.end(), setting), none; found != none; ++found) {
+    std::string name = (*found)[1];
+    std::ranges::replace(name, '_', '-');
+    words += text.substr(end, static_cast<std::size_t>(found->position()) - end) + "--" + name;
+    end = static_cast<std::size_t>(found->position() + found->length());
+  }
+  return words + text.substr(end);
+}
 
 int exit_status(const std::function<void()>& run) {
   try {

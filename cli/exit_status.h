@@ -28,6 +28,9 @@ struct Stopped {
   std::string why = "";  // if that is not yet said
 };
 
+// What the library says, in words of the command line: --batch-size for `batch_size`.
+std::string with_flags(const std::string& text);
+
 // Runs and turns what it throws into a message on standard error and a status.
 int exit_status(const std::function<void()>& run);
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <system_error>
 
+#include "cli/exit_status.h"
 #include "cli/flags.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
@@ -111,7 +112,9 @@ void run(const Flags& flags) {
   check_writable(file);
   options.device = device;
   if (!flags.no_disk) options.disk_folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
-  options.say = [](const std::string& what) { std::fputs(("probe: " + what + "\n").c_str(), stderr); };
+  options.say = [](const std::string& what) {
+    std::fputs(with_flags("probe: " + what + "\n").c_str(), stderr);
+  };
   if (device.is_cuda()) options.steps = train::probe_steps(models::load_config(flags.model), device);
   const plan::Hardware hardware = machine::probe(options);
   plan::save_hardware(hardware, file);

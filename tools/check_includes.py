@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks who includes whom: every #include "snug/..." must be allowed by the table below, every entry of the table be used, the
-table be free of cycles, and the core see no torch.
+table be free of cycles, and the core see no torch. And no text of the library speaks of flags: a library user has none.
 
     check_includes.py            check, for CI
     check_includes.py --table    print the table as docs/architecture.md shows it
@@ -33,6 +33,7 @@ ALLOWED = {
 }
 TORCH_FREE = {"base", "trace", "plan", "report"}
 TORCH = re.compile(r'#include [<"](torch|ATen|c10|caffe2|cuda)')
+FLAG = re.compile(r'^(?!\s*//)[^"]*"[^"]*--[a-z]')
 OURS = re.compile(r'#include "(snug|cli|tests|bench|examples)/([^/"]+)')
 
 
@@ -60,6 +61,8 @@ def problems(root):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if folder in TORCH_FREE and TORCH.match(line):
                 yield f"{path}:{number}: {folder} is free of torch: {line}"
+            if FLAG.match(line):
+                yield f"{path}:{number}: name the setting in backquotes, not a flag: {line.strip()}"
             match = OURS.match(line)
             if not match:
                 continue

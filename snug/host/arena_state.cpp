@@ -142,7 +142,7 @@ ArenaState::Pool& ArenaState::add_slab(std::uint64_t need, std::uint64_t conveni
   const std::uint64_t free = free_host_bytes();
   check(need <= free, "host memory: ", format_bytes(need),
         " more is wanted, and the machine (or its container) has ", format_bytes(free),
-        " free: lower --host-budget, or end what else uses memory here");
+        " free: lower `host_budget`, or end what else uses memory here");
   const bool room = convenient <= std::min(free, options_.budget_bytes - reserved_);
   Pool pool{std::make_unique<Slab>(room ? convenient : need, options_.pinned), {}};
   const std::uint64_t usable = pool.slab->bytes() / kAlignment * kAlignment;
@@ -159,7 +159,7 @@ void ArenaState::check_budget(std::uint64_t need) const {
   fail("host memory: ", format_bytes(need), " more is wanted; of the budget of ",
        format_bytes(options_.budget_bytes), " ", format_bytes(reserved_), " is reserved, of that ",
        format_bytes(used_), " is in use and the largest free piece is ", format_bytes(largest),
-       ": raise --host-budget, or keep more on the device");
+       ": raise `host_budget`, or keep more on the device");
 }
 
 std::uint64_t ArenaState::reserved_bytes() const {

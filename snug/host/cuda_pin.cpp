@@ -31,7 +31,7 @@ void pin(void* data, std::uint64_t bytes) {
   static_cast<void>(cudaGetLastError());  // told here, not by whoever asks next
   throw RunError(concat("cannot pin ", format_bytes(bytes), " of host memory: ", cudaGetErrorString(result),
                         "; this process may lock ", lock_limit(),
-                        ": raise that (ulimit -l), or lower --host-budget"));
+                        ": raise that (ulimit -l), or lower `host_budget`"));
 }
 
 void unpin(void* data) noexcept {

@@ -50,7 +50,7 @@ Slab::Mapping::Mapping(std::uint64_t bytes) : bytes(bytes) {
   void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED)
     throw RunError(concat("cannot map ", format_bytes(bytes), " of host memory: ",
-                          std::generic_category().message(errno), ": lower --host-budget"));
+                          std::generic_category().message(errno), ": lower `host_budget`"));
   data = static_cast<std::byte*>(mapped);
 }
 

@@ -45,7 +45,7 @@ void refuse_overflow(const at::Tensor& before, const at::Tensor& after, const st
   if (!after.is_floating_point() || !at::isinf(after).any().item<bool>()) return;
   const at::Tensor lost = before.masked_select(at::isinf(after) & at::isfinite(before));
   check(lost.numel() == 0, where, " holds ", lost.numel() > 0 ? lost[0].item<double>() : 0, ", more than ",
-        safetensors_name(after.scalar_type()), " can: choose another --dtype");
+        safetensors_name(after.scalar_type()), " can: choose another `dtype`");
 }
 
 struct Shard {

@@ -51,8 +51,16 @@ void DeviceBudget::require(std::uint64_t process_bytes) const {
   if (process_bytes <= there) return;
   throw RunError(concat("this step needs ", format_bytes(process_bytes), " of ", device.name, ", where ",
                         format_bytes(there), " of ", format_bytes(device.memory_bytes), " are left",
-                        what_others_hold(device_), ": give a --budget of at most ", format_bytes(there),
-                        ", or another --device"));
+                        what_others_hold(device_), ": give a `budget` of at most ", format_bytes(there),
+                        ", or another `device`"));
+}
+
+std::uint64_t DeviceBudget::settle_outside() {
+  constexpr std::uint64_t kLater = 4_MiB;
+  if (!device_.is_cuda() || !budget_) return 0;
+  outside_bytes_ = process_memory(device_).outside_bytes() + kLater;
+  cap();
+  return outside_bytes_;
 }
 
 std::string DeviceBudget::recheck() {

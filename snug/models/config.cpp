@@ -163,7 +163,7 @@ ModelConfig load_config(const std::string& model) {
   std::filesystem::path path = model;
   if (std::filesystem::is_directory(path, error)) path /= "config.json";
   const bool is_file = std::filesystem::is_regular_file(path, error);
-  check(error != std::errc::permission_denied, "--model ", path.string(), ": ", error.message());
+  check(error != std::errc::permission_denied, "`model` ", path.string(), ": ", error.message());
   check(is_file, "no model ", model, ": expected a preset (", preset_names(),
         "), a folder with config.json, or a config.json");
   if (path.filename() == "config.json" && io::is_training_state(path.parent_path()))

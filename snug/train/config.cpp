@@ -51,7 +51,7 @@ c10::ScalarType dtype(Precision precision) {
 Recompute parse_recompute(std::string_view text) {
   for (Recompute recompute : {Recompute::None, Recompute::Cheap, Recompute::Block})
     if (text == name(recompute)) return recompute;
-  fail("--recompute must be none, cheap or block, got \"", text, "\"");
+  fail("`recompute` must be none, cheap or block, got \"", text, "\"");
 }
 
 OffloadLimit parse_offload(std::string_view text) {
@@ -61,7 +61,7 @@ OffloadLimit parse_offload(std::string_view text) {
   const char* const end = text.data() + text.size() - 1;
   const auto [stop, bad] = std::from_chars(text.data(), end, percent);
   check(bad == std::errc() && stop == end && percent > 0 && percent <= 100,
-        "--offload must be a size, a share above 0 % and up to 100 %, or all, got \"", text, "\"");
+        "`offload` must be a size, a share above 0 % and up to 100 %, or all, got \"", text, "\"");
   return {.share = percent / 100};
 }
 
@@ -77,7 +77,7 @@ std::string_view name(Recompute recompute) {
 OptimizerKind parse_optimizer(std::string_view text) {
   for (OptimizerKind kind : {OptimizerKind::AdamW, OptimizerKind::Sgd})
     if (text == name(kind)) return kind;
-  fail("--optimizer must be adamw or sgd, got \"", text, "\"");
+  fail("`optimizer` must be adamw or sgd, got \"", text, "\"");
 }
 
 std::string_view name(OptimizerKind kind) {
@@ -87,7 +87,7 @@ std::string_view name(OptimizerKind kind) {
 optim::Master parse_master(std::string_view text) {
   for (optim::Master master : {optim::Master::Split, optim::Master::Fp32})
     if (text == name(master)) return master;
-  fail("--master must be split or fp32, got \"", text, "\"");
+  fail("`master` must be split or fp32, got \"", text, "\"");
 }
 
 std::string_view name(optim::Master master) {
@@ -101,9 +101,9 @@ Treatment treatment(const TrainConfig& config) {
 
 void check_master(Precision precision, std::optional<optim::Master> master) {
   check(!master || precision != Precision::Fp32,
-        "--master has no use with --precision fp32: its weights are the master");
+        "`master` has no use with `precision` fp32: its weights are the master");
   check(master != optim::Master::Split || precision != Precision::Fp16,
-        "--master split needs --precision bf16; with fp16 the master is fp32");
+        "`master` split needs `precision` bf16; with fp16 the master is fp32");
 }
 
 std::optional<double> first_loss_scale(const TrainConfig& config) {
@@ -123,30 +123,30 @@ ops::AttentionBackend attention_backend(const TrainConfig& config) {
 }
 
 void validate(const TrainConfig& config) {
-  check(config.steps >= 1, "--steps must be at least 1, got ", config.steps);
-  check(config.batch_size >= 1, "--batch-size must be at least 1, got ", config.batch_size);
-  check(config.micro_batch >= 1, "--micro-batch must be at least 1, got ", config.micro_batch);
-  check(config.batch_size % config.micro_batch == 0, "--micro-batch ", config.micro_batch,
-        " does not divide --batch-size ", config.batch_size);
-  check(config.seq_len >= 1, "--seq-len must be at least 1, got ", config.seq_len);
-  check(config.seq_len <= config.model.max_positions, "--seq-len ", config.seq_len, " is longer than the ",
+  check(config.steps >= 1, "`steps` must be at least 1, got ", config.steps);
+  check(config.batch_size >= 1, "`batch_size` must be at least 1, got ", config.batch_size);
+  check(config.micro_batch >= 1, "`micro_batch` must be at least 1, got ", config.micro_batch);
+  check(config.batch_size % config.micro_batch == 0, "`micro_batch` ", config.micro_batch,
+        " does not divide `batch_size` ", config.batch_size);
+  check(config.seq_len >= 1, "`seq_len` must be at least 1, got ", config.seq_len);
+  check(config.seq_len <= config.model.max_positions, "`seq_len` ", config.seq_len, " is longer than the ",
         config.model.max_positions, " positions of ", config.model_name);
   check_master(config.precision, config.optimizer.master);
   const std::string missing = missing_attention(config);
   check(missing.empty() || config.allow_quadratic, missing,
-        "; --allow-quadratic runs it in plain operators, whose memory grows with the square of --seq-len");
+        "; `allow_quadratic` runs it in plain operators, whose memory grows with the square of `seq_len`");
   check(!missing.empty() || !config.allow_quadratic,
-        "--allow-quadratic has no use here: there is an attention kernel for heads of ",
+        "`allow_quadratic` has no use here: there is an attention kernel for heads of ",
         config.model.head_dim, " in ", name(config.precision), " on ", config.device.str(), "; leave it out");
   check(config.loss_scale >= 1 && config.loss_scale <= std::numeric_limits<float>::max(),
-        "--loss-scale must be at least 1 and fit fp32, got ", config.loss_scale);
+        "`loss_scale` must be at least 1 and fit fp32, got ", config.loss_scale);
   check(config.optimizer.warmup >= 0 && config.optimizer.warmup <= config.steps,
-        "--warmup must be between 0 and --steps ", config.steps, ", got ", config.optimizer.warmup);
+        "`warmup` must be between 0 and `steps` ", config.steps, ", got ", config.optimizer.warmup);
   const OptimizerConfig& optimizer = config.optimizer;
-  for (auto [value, flag] : {std::pair{optimizer.lr, "--lr"},
-                             {optimizer.clip, "--clip"},
-                             {optimizer.weight_decay, "--weight-decay"},
-                             {optimizer.eps, "--eps"}})
+  for (auto [value, flag] : {std::pair{optimizer.lr, "`lr`"},
+                             {optimizer.clip, "`clip`"},
+                             {optimizer.weight_decay, "`weight_decay`"},
+                             {optimizer.eps, "`eps`"}})
     check(value >= 0 && value <= std::numeric_limits<float>::max(), flag,
           " must be 0 or a positive number that fits fp32, got ", value);
 }

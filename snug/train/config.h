@@ -23,7 +23,7 @@ namespace snug::train {
 
 enum class Precision { Fp32, Bf16, Fp16 };
 // Throws Error that names the flag and lists the names.
-SNUG_API Precision parse_precision(std::string_view text, std::string_view flag = "--precision");
+SNUG_API Precision parse_precision(std::string_view text, std::string_view flag = "`precision`");
 SNUG_API std::string_view name(Precision precision);
 SNUG_API c10::ScalarType dtype(Precision precision);
 

@@ -27,9 +27,9 @@ StateBytes bytes_per_parameter(Precision precision, std::optional<Master> master
 StateBytes estimate_states(const EstimateRequest& request) {
   check(request.parameters >= 1 && request.parameters <= kMostParameters,
         "the number of parameters must be between 1 and 1e17, got ", request.parameters);
-  check(request.zero_stage >= 0 && request.zero_stage <= 3, "--zero-stage must be 0, 1, 2 or 3, got ",
+  check(request.zero_stage >= 0 && request.zero_stage <= 3, "`zero_stage` must be 0, 1, 2 or 3, got ",
         request.zero_stage);
-  check(request.ranks >= 1, "--ranks must be at least 1, got ", request.ranks);
+  check(request.ranks >= 1, "`ranks` must be at least 1, got ", request.ranks);
 
   const StateBytes each = bytes_per_parameter(request.precision, request.master, request.optimizer);
   const auto ranks = static_cast<std::uint64_t>(request.ranks);

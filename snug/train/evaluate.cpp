@@ -12,7 +12,7 @@ Evaluation evaluate(const TrainConfig& config,
                     const std::function<void(std::uint64_t, std::uint64_t)>& on_batch) {
   const io::TokenDataset data = open_data(config);
   check(data.windows() != io::TokenDataset::kUnlimited,
-        "synthetic tokens have no end to evaluate up to: give --data a token file or text");
+        "synthetic tokens have no end to evaluate up to: give `data` a token file or text");
   check_weights(config);
   machine::prepare(config.device);
   at::manual_seed(config.seed);

@@ -62,13 +62,13 @@ RunBudgets budgets_of_run(const fs::path& folder) {
 RunDirectory::RunDirectory(const fs::path& path, const Json& config) : path_(path) {
   std::error_code error;
   const bool made = fs::create_directories(path_, error);
-  check(!error, "--out-dir ", path_.string(), " cannot be made: ", error.message());
+  check(!error, "`out_dir` ", path_.string(), " cannot be made: ", error.message());
   const auto steps = io::saved_steps(path_);
-  check(steps.empty(), "--out-dir ", path_.string(), " already holds a run (state/step-",
-        steps.empty() ? 0 : steps.back(), " is there): go on with --resume, or choose another");
+  check(steps.empty(), "`out_dir` ", path_.string(), " already holds a run (state/step-",
+        steps.empty() ? 0 : steps.back(), " is there): go on with `resume`, or choose another");
   if (!never_stepped(path_)) {
     for (const char* file : {"config.json", "metrics.jsonl", "trace"})
-      check(!fs::exists(path_ / file), "--out-dir ", path_.string(), " already holds a run (", file,
+      check(!fs::exists(path_ / file), "`out_dir` ", path_.string(), " already holds a run (", file,
             " is there): choose another");
   }
   try {
@@ -77,7 +77,7 @@ RunDirectory::RunDirectory(const fs::path& path, const Json& config) : path_(pat
     write_config(config);
   } catch (const Error& failed) {
     const bool is_ours = dynamic_cast<const RunError*>(&failed) != nullptr;
-    const std::string message = concat("--out-dir ", path_.string(), " cannot be written: ", failed.what());
+    const std::string message = concat("`out_dir` ", path_.string(), " cannot be written: ", failed.what());
     metrics_.reset();
     if (made) fs::remove(path_, error);
     if (is_ours) throw RunError(message);
@@ -88,20 +88,20 @@ RunDirectory::RunDirectory(const fs::path& path, const Json& config) : path_(pat
 
 RunDirectory::RunDirectory(const fs::path& path) : path_(path) {
   std::error_code error;
-  check(fs::exists(path_ / "config.json", error) || !io::saved_steps(path_).empty(), "--resume: --out-dir ",
-        path_.string(), " holds no run (config.json is not there); leave out --resume to begin one");
+  check(fs::exists(path_ / "config.json", error) || !io::saved_steps(path_).empty(), "`resume`: `out_dir` ",
+        path_.string(), " holds no run (config.json is not there); leave out `resume` to begin one");
   metrics_ = std::make_unique<OutputFile>(path_ / "metrics.jsonl", OutputFile::Mode::Append);
   const bool is_ours = metrics_->lock();
   metrics_->keep();
-  check(is_ours, "--out-dir ", path_.string(), ": another run is writing to it");
+  check(is_ours, "`out_dir` ", path_.string(), ": another run is writing to it");
 }
 
 void RunDirectory::check_no_steps() const {
   std::ifstream file(metrics_->path(), std::ios::binary);
   std::int64_t steps = 0;
   for (std::string line; std::getline(file, line) && !file.eof();) ++steps;
-  check(steps == 0, "--resume: --out-dir ", path_.string(), " holds ", steps, steps == 1 ? " step" : " steps",
-        " and no state to go on from: choose another --out-dir");
+  check(steps == 0, "`resume`: `out_dir` ", path_.string(), " holds ", steps, steps == 1 ? " step" : " steps",
+        " and no state to go on from: choose another `out_dir`");
 }
 
 void RunDirectory::go_on_after(std::int64_t step, const Json& config) {

@@ -129,7 +129,7 @@ void copy_into(at::Tensor tensor, const io::SafetensorsFile& file, const std::st
 
 // What a reader is told about the first thing that is not as it was.
 std::string difference(const std::string& key, const Json& before, const Json& now) {
-  if (key == "data") return "--data has another content than this run's had";
+  if (key == "data") return "`data` has another content than this run's had";
   if (!before.is_object() || !now.is_object())
     return concat("this run had ", key, " ", before.dump(), ", now it is ", now.dump());
   for (const auto& [inner, value] : now.items())
@@ -204,7 +204,7 @@ std::filesystem::path RunSaver::save(std::int64_t step, const TrainingSetup& set
     const auto whole = io::saved_steps(run_);
     if (whole.empty()) throw;
     throw RunError(concat(error.what(), "; ", io::state_folder(run_, whole.back()).string(),
-                          " is whole: --resume goes on from there"));
+                          " is whole: `resume` goes on from there"));
   }
   io::remove_older_states(run_, step, keep_last_, may_be_nan_ ? last_finite(run_) : std::nullopt);
   return folder;
@@ -220,7 +220,7 @@ std::optional<io::SavedState> last_state(const std::filesystem::path& run, const
   for (const auto& [key, value] : run_facts.items()) {
     const Json before = saved.has(key) ? saved.required<Json>(key) : Json(nullptr);
     check(before == value, where, ": ", difference(key, before, value),
-          "; resume it as it was, or start another from its weights with --model ", where);
+          "; resume it as it was, or start another from its weights with `model` ", where);
   }
   return state;
 }

@@ -253,7 +253,7 @@ TEST(Arena, SaysWhatTheBudgetLacks) {
   Arena arena({.budget_bytes = 10_MiB});
   std::string text = error_of([&] { arena.reserve(12_MiB); });
   EXPECT_TRUE(has(text, "12.0 MiB more is wanted; of the budget of 10.0 MiB 0 bytes is reserved")) << text;
-  EXPECT_TRUE(has(text, "--host-budget")) << text;
+  EXPECT_TRUE(has(text, "`host_budget`")) << text;
   EXPECT_EQ(arena.reserved_bytes(), 0u);
 
   Slot a = arena.take(4_MiB), b = arena.take(1_MiB), c = arena.take(5_MiB);
@@ -269,7 +269,7 @@ TEST(Arena, SaysWhatTheBudgetLacks) {
   EXPECT_EQ(arena.used_bytes(), 1_MiB);
 
   Arena none({});
-  EXPECT_TRUE(has(error_of([&] { none.take(1); }), "--host-budget"));
+  EXPECT_TRUE(has(error_of([&] { none.take(1); }), "`host_budget`"));
   EXPECT_TRUE(has(error_of([&] { none.take(0); }), "0 bytes"));
 }
 
@@ -280,7 +280,7 @@ TEST(Arena, SaysWhatTheMachineLacks) {
     for (const std::string& text :
          {error_of([&] { arena.reserve(bytes); }), error_of([&] { arena.take(bytes); })}) {
       EXPECT_TRUE(has(text, "the machine (or its container) has ")) << text;
-      EXPECT_TRUE(has(text, "--host-budget")) << text;
+      EXPECT_TRUE(has(text, "`host_budget`")) << text;
     }
   }
   EXPECT_EQ(arena.reserved_bytes(), 0u);

@@ -260,24 +260,24 @@ TEST(TrainConfig, RefusesWhatCannotRun) {
     return std::string("accepted");
   };
   EXPECT_EQ(message([](auto&) {}), "accepted");
-  EXPECT_EQ(message([](auto& c) { c.batch_size = 0; }), "--batch-size must be at least 1, got 0");
+  EXPECT_EQ(message([](auto& c) { c.batch_size = 0; }), "`batch_size` must be at least 1, got 0");
   EXPECT_EQ(message([](auto& c) {
               c.micro_batch = 3;
               c.batch_size = 8;
             }),
-            "--micro-batch 3 does not divide --batch-size 8");
+            "`micro_batch` 3 does not divide `batch_size` 8");
   EXPECT_NE(message([](auto& c) { c.seq_len = 1 << 20; }).find("positions"), std::string::npos);
-  EXPECT_NE(message([](auto& c) { c.optimizer.master = optim::Master::Split; }).find("--master"),
+  EXPECT_NE(message([](auto& c) { c.optimizer.master = optim::Master::Split; }).find("`master`"),
             std::string::npos);
   EXPECT_NE(message([](auto& c) {
               c.device = c10::kCUDA;
               c.model.head_dim = 100;
-            }).find("--allow-quadratic"),
+            }).find("`allow_quadratic`"),
             std::string::npos);
   EXPECT_NE(message([](auto& c) { c.allow_quadratic = true; }).find("has no use"), std::string::npos);
-  EXPECT_NE(message([](auto& c) { c.optimizer.lr = NAN; }).find("--lr"), std::string::npos);
-  EXPECT_NE(message([](auto& c) { c.optimizer.lr = 1e99; }).find("--lr"), std::string::npos);
-  EXPECT_NE(message([](auto& c) { c.optimizer.warmup = 3; }).find("--warmup"), std::string::npos);
+  EXPECT_NE(message([](auto& c) { c.optimizer.lr = NAN; }).find("`lr`"), std::string::npos);
+  EXPECT_NE(message([](auto& c) { c.optimizer.lr = 1e99; }).find("`lr`"), std::string::npos);
+  EXPECT_NE(message([](auto& c) { c.optimizer.warmup = 3; }).find("`warmup`"), std::string::npos);
 }
 
 // One step in the middle overflows: it and no other is left out, is said to be, and halves the scale.
@@ -321,7 +321,7 @@ TEST_F(Trainer, Fp16SurvivesAnOverflow) {
     run(2);
     FAIL() << "it went on";
   } catch (const RunError& error) {
-    EXPECT_NE(std::string(error.what()).find("--allow-nan to go on"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("`allow_nan` to go on"), std::string::npos) << error.what();
   }
   config.allow_nan = true;
   EXPECT_EQ(run(2).steps, 5);
@@ -365,7 +365,7 @@ TEST_F(Trainer, AResumeWithoutAStateLosesNoMetrics) {
   const auto size = fs::file_size(folder / "metrics.jsonl");
   const std::string message =
       testing::message_of<Error>([&] { train(little(), {.out_dir = folder, .resume = true}); });
-  EXPECT_NE(message.find("holds 2 steps and no state to go on from: choose another --out-dir"),
+  EXPECT_NE(message.find("holds 2 steps and no state to go on from: choose another `out_dir`"),
             std::string::npos)
       << message;
   EXPECT_EQ(fs::file_size(folder / "metrics.jsonl"), size);
