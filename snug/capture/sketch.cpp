@@ -7,6 +7,7 @@
 #include "snug/capture/sketcher.h"
 #include "snug/capture/witness.h"
 #include "snug/capture/workspaces.h"
+#include "snug/hooks/meta_target.h"
 #include "snug/tape/recording.h"
 
 namespace snug::capture {
@@ -33,9 +34,10 @@ trace::Sketch sketch_step(const std::function<std::function<void()>(memory::Trac
   tape::Recording recording(tape::Fates::keep(), {.stand_ins = true, .rest = rest});
   sketcher.begin(recording);
   const std::function<void()> step = set_up(tracker);
-  const std::uint64_t before = tracker.live_bytes();
+  const auto left = [&] { return tracker.live_bytes() - hooks::workspaces_on_meta(); };
+  const std::uint64_t before = left();
   step();
-  if (tracker.live_bytes() > before) {
+  if (left() > before) {
     sketcher.finish(recording);
     sketcher.begin(recording);
     step();

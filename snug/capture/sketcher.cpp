@@ -18,6 +18,22 @@ namespace {
 thread_local bool is_unpacking = false;
 thread_local std::uint32_t last_operator = 0;  // in Sketch::operators
 
+// What came into a region and was gone when the next one's forward ended has waited on the host: nobody but
+// the tape had it any more. Whatever its fate, it is there until then, so nothing is lost if it counts as
+// gone with its own region's forward; and then the planner knows that it may go.
+void let_go_of_inputs(Sketch& sketch) {
+  for (std::size_t i = 0; i + 1 < sketch.calls.size(); ++i) {
+    const Sketch::Call &call = sketch.calls[i], &next = sketch.calls[i + 1];
+    for (std::size_t value = 0; value < call.blocks.size(); ++value) {
+      if (call.tape.values[value].operation != trace::TapeValue::kOutside ||
+          call.blocks[value] == Sketch::kNoBlock)
+        continue;
+      Sketch::Block& block = sketch.blocks[call.blocks[value]];
+      if (call.forward_end < block.death && block.death <= next.forward_end) block.death = call.forward_end;
+    }
+  }
+}
+
 }  // namespace
 
 Sketcher::Sketcher(memory::Tracker& tracker, bool stand_ins) : tracker_(tracker), stand_ins_(stand_ins) {}
@@ -26,13 +42,13 @@ Sketcher::~Sketcher() {
   if (moments_) tracker_.send_to(nullptr);
 }
 
-void Sketcher::begin(tape::Recording& recording) {
+void Sketcher::begin(tape::Recording& recording, tape::Fates fates) {
   recording.take_tapes();
   places_.clear();
   moments_ = std::make_unique<SketchedMoments>();
   tracker_.send_to(moments_.get());
   moments_->begin_step();
-  recording.use(stand_ins_ ? tape::Fates::keep() : tape::Fates::recompute(), this);
+  recording.use(stand_ins_ ? tape::Fates::keep() : std::move(fates), this);
 }
 
 Sketch Sketcher::finish(tape::Recording& recording) {
@@ -50,6 +66,7 @@ Sketch Sketcher::finish(tape::Recording& recording) {
           "a sketch needs whole steps: the graph of a region is still there after the step");
     moments->sketch.calls.push_back(make_call(*moments, number, std::move(tape->second)));
   }
+  if (!stand_ins_) let_go_of_inputs(moments->sketch);
   return std::move(moments->sketch);
 }
 

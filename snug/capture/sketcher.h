@@ -8,8 +8,8 @@
 //   run_step();
 //   trace::Sketch sketch = sketcher.finish(recording);
 //
-// On a real device nothing is kept for the backward meanwhile: all is re-made. It is then exact but for one
-// thing: what a region is given counts as alive as long as re-making needs it.
+// On a real device nothing is kept for the backward meanwhile: all is recomputed. It is then exact but for
+// one thing: what a region is given counts as alive as long as recomputing needs it.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,9 @@ class SNUG_API Sketcher final : public hooks::OperatorListener, public tape::Ske
   Sketcher(const Sketcher&) = delete;  // it listens
   Sketcher& operator=(const Sketcher&) = delete;
 
-  // Between steps. The recording is younger than the listener's guard.
-  void begin(tape::Recording& recording);
+  // Between steps. The recording is younger than the listener's guard. `fates`: on a real device, which keep
+  // nothing; what comes into a region may wait on the host.
+  void begin(tape::Recording& recording, tape::Fates fates = tape::Fates::recompute());
   // Throws Error if the graph of a region is still there. The recording has all fates Recompute afterwards.
   trace::Sketch finish(tape::Recording& recording);
 

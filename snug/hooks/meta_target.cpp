@@ -26,6 +26,14 @@ void after_product_on_meta() {
     current->take_workspace(/*of_backward=*/torch::autograd::get_current_graph_task_id() >= 0);
 }
 
+std::uint64_t workspaces_on_meta() {
+  std::uint64_t bytes = 0;
+  if (current)
+    for (const at::Tensor& workspace : current->workspaces_)
+      if (workspace.defined()) bytes += workspace.nbytes();
+  return bytes;
+}
+
 MetaTargetScope::MetaTargetScope(c10::DeviceType target)
     : target_(target), before_(std::exchange(current, this)) {}
 

@@ -8,6 +8,7 @@
 #include <c10/core/DeviceType.h>
 
 #include <array>
+#include <cstdint>
 
 #include "snug/base/export.h"
 
@@ -18,6 +19,7 @@ SNUG_API bool meta_stands_for_cuda() noexcept;
 // A matrix product has just taken memory for its result on Meta. On CUDA the first of each thread, the
 // forward's and the backward's, then makes cuBLAS take a workspace, which it keeps.
 SNUG_API void after_product_on_meta();
+SNUG_API std::uint64_t workspaces_on_meta();  // their bytes
 
 class SNUG_API MetaTargetScope {
  public:
@@ -30,6 +32,7 @@ class SNUG_API MetaTargetScope {
 
  private:
   friend void after_product_on_meta();
+  friend std::uint64_t workspaces_on_meta();
   void take_workspace(bool of_backward);
 
   const c10::DeviceType target_;

@@ -100,6 +100,7 @@ Json to_json(const Amount& amount, bool is_chosen) {
   if (!is_chosen) return json;
   json["host_bytes"] = amount.host_bytes;
   json["outside_bytes"] = amount.outside_bytes;
+  json["tensor_bytes"] = amount.tensor_bytes;
   return json;
 }
 
@@ -107,7 +108,8 @@ Amount amount_from_json(Json object, const std::string& where, bool is_chosen) {
   const JsonReader reader(std::move(object), where);
   const Amount amount{bytes(reader, "peak_bytes", where), seconds(reader, "step_seconds", where),
                       is_chosen ? bytes(reader, "host_bytes", where) : 0,
-                      is_chosen ? bytes(reader, "outside_bytes", where) : 0};
+                      is_chosen ? bytes(reader, "outside_bytes", where) : 0,
+                      is_chosen ? bytes(reader, "tensor_bytes", where) : 0};
   reader.refuse_unread();
   return amount;
 }

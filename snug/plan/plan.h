@@ -42,6 +42,7 @@ struct Amount {
   double step_seconds = 0;
   std::uint64_t host_bytes = 0;     // of what is offloaded
   std::uint64_t outside_bytes = 0;  // of the peak: context, libraries, page tables; no allocator of torch's
+  std::uint64_t tensor_bytes = 0;   // of the peak: what a tracker sees; 0: not known
 
   bool operator==(const Amount&) const = default;
 };

@@ -197,7 +197,7 @@ Plan Planner::write_down(const Decision& decision, Json step) const {
             .head_chunks = split.head_chunks,
             .plain = decision.plain,
             .predicted = {taken.peak_bytes, taken.seconds, taken.host_bytes,
-                          overhead_.outside_with(taken.host_bytes)},
+                          overhead_.outside_with(taken.host_bytes), taken.tensor_bytes},
             .bound_seconds = decision.bound_seconds,
             .levers = decision.levers};
   for (std::size_t i = 0; i < taken.chosen.size(); ++i) {

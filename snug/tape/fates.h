@@ -31,6 +31,7 @@ struct ValueInfo {
   std::uint32_t ordinal = 0;   // of the operation on that tape, counted from 0; kInput if it came in
   std::uint32_t output = 0;    // of the operation, or of all that came in
   std::uint64_t bytes = 0;
+  int pass = 0;  // of the step, see Recording::end_step()
 };
 
 class SNUG_API Fates {

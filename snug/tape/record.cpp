@@ -195,7 +195,8 @@ void RecordedCall::choose_fate(Value& value) {
                                                          .operation = facts_.name,
                                                          .ordinal = ordinal_,
                                                          .output = value.origin.output,
-                                                         .bytes = value.bytes});
+                                                         .bytes = value.bytes,
+                                                         .pass = level_.pass});
   if (!tape_.function().empty()) refuse_always(tape_.function());
   const bool is_suspect = tape_.proof() && tape_.proof()->is_suspect(value);
   if (is_suspect) replayable_ = false;

@@ -112,7 +112,10 @@ class Recording::Impl final : public hooks::OperatorListener,
 
   void end_step() {
     if (forward.rest) leave_tape();
-    if (!forward.tape) calls_.clear();
+    if (forward.tape) return;
+    calls_.clear();
+    pass_.clear();
+    passes_ = 0;
   }
 
   void before_forward(hooks::RegionId region) override {
@@ -219,6 +222,7 @@ class Recording::Impl final : public hooks::OperatorListener,
   hooks::RegionId numbered(hooks::RegionId region) {
     const auto is_gone = [](const std::weak_ptr<Tape>& tape) { return tape.expired(); };
     if (is_pass_over_ || std::ranges::all_of(pass_, is_gone)) {
+      if (is_pass_over_ && !pass_.empty()) ++passes_;
       calls_.clear();
       pass_.clear();
     }
@@ -228,7 +232,7 @@ class Recording::Impl final : public hooks::OperatorListener,
   }
 
   void enter(std::string region) {
-    forward.levels.push_back({&fates_, std::move(region), options_->record_generators});
+    forward.levels.push_back({&fates_, std::move(region), options_->record_generators, passes_});
     forward.tape->enter(&forward.levels.back());
   }
 
@@ -255,6 +259,7 @@ class Recording::Impl final : public hooks::OperatorListener,
   Impl* outer_;
   std::unordered_map<hooks::RegionId, int> calls_;  // in this pass, for their names
   std::vector<std::weak_ptr<Tape>> pass_;
+  int passes_ = 0;  // of this step, before the one at hand
   std::atomic<bool> is_pass_over_{false};
   std::atomic<std::weak_ptr<Rest>> rest_;  // that began last
   hooks::RegionListenerGuard regions_guard_{*this};
@@ -271,6 +276,10 @@ Recording::~Recording() = default;
 
 void Recording::use(Fates fates, SketchListener* sketch) {
   impl_->use(std::move(fates), sketch);
+}
+
+void Recording::end_step() {
+  impl_->end_step();
 }
 
 trace::Totals Recording::totals() const {

@@ -80,6 +80,10 @@ class SNUG_API Recording {
   // Between steps, for regions that begin from now on.
   void use(Fates fates, SketchListener* sketch = nullptr);
 
+  // Passes, each a forward up to its backward, are counted from here on. take_tapes() and use() end a step
+  // too.
+  void end_step();
+
   // Of the regions whose graphs are gone, so after the backward. Waits for the device if replays are timed.
   trace::Totals totals() const;
   // Between steps, with `describe`: of the same regions, in the order of their forwards; taken away.

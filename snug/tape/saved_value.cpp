@@ -73,9 +73,9 @@ at::Tensor SavedValue::call_unpack_hook() {
       " instead");
   Quiet work_of_our_own;
   std::lock_guard lock(tape_->mutex());
+  const Description::Unpacking unpacking(tape_->description(), place_);
   tape_->before_unpack();
   arm(tape_->replay());
-  const Description::Unpacking unpacking(tape_->description(), place_);
   at::Tensor tensor = tape_->options().stand_ins ? stand_in() : contents();
   disarm(tape_->replay());
   tape_->after_unpack(*value_, tensor);

@@ -175,7 +175,8 @@ Fate Tape::fate_of_input(const at::Tensor& tensor, std::uint32_t number) const {
                                       .operation = "",
                                       .ordinal = ValueInfo::kInput,
                                       .output = number,
-                                      .bytes = tensor.storage().nbytes()});
+                                      .bytes = tensor.storage().nbytes(),
+                                      .pass = level_->pass});
   return fate == Fate::Offload ? fate : Fate::Keep;
 }
 

@@ -34,6 +34,7 @@ struct Level {
   const Fates* fates;
   std::string region;
   bool record_generators = true;
+  int pass = 0;
 };
 
 // A forward and the backward that follows it, as far as this thread's tapes share them.

@@ -93,8 +93,9 @@ class Actor {
       }
       case 1: {
         plan::Plan plan{.step = {{"threads", 1 + pick(3)}}, .budget_bytes = some_limit()};
-        const SessionOptions quiet{.lean_at_first = true, .say = [](const std::string&) {}};
-        auto session = std::make_shared<Session>(at::TensorList{weight_}, plan, quiet);
+        SessionOptions quiet{.budget_bytes = plan.budget_bytes, .say = [](const std::string&) {}};
+        if (pick(2)) quiet.plan = plan;
+        auto session = std::make_shared<Session>(at::TensorList{weight_}, quiet);
         alive_.push_back({session, plan.budget_bytes, session.get()});
         return;
       }

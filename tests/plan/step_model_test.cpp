@@ -62,16 +62,5 @@ TEST(StepModel, AStepWithoutRegionsIsRefused) {
   EXPECT_THROW(StepModel(Sketch{}, 1, [](const trace::Work&) { return 1.0; }), Error);
 }
 
-TEST(StepModel, ARegionThatRunsTwiceInAForwardIsRefused) {
-  Sketch sketch = load_step("convolutions");
-  sketch.calls[1].tape.region = sketch.calls[0].tape.region;
-  try {
-    StepModel(std::move(sketch), 1, [](const trace::Work&) { return 1.0; });
-    ADD_FAILURE() << "was taken";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("stage0"), std::string::npos) << error.what();
-  }
-}
-
 }  // namespace
 }  // namespace snug::plan
