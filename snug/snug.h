@@ -1,62 +1,18 @@
-// All public headers, in the order in which a step passes through them.
+// What a user calls, in the order in which a step passes through it. Everything else has a header of its own.
 #pragma once
 
-#include "snug/base/bytes.h"
-#include "snug/base/error.h"
-#include "snug/trace/closure.h"
-#include "snug/trace/ledger.h"
-#include "snug/trace/trace.h"
-#include "snug/plan/hardware.h"
-#include "snug/plan/plan.h"
-#include "snug/plan/planner.h"
-#include "snug/report/compare.h"
-#include "snug/report/peak.h"
-#include "snug/report/recomputed.h"
-#include "snug/report/text.h"
-#include "snug/hooks/operators.h"
-#include "snug/hooks/region.h"
-#include "snug/hooks/saved_tensors.h"
-#include "snug/memory/limiting_allocator.h"
-#include "snug/memory/out_of_budget.h"
-#include "snug/memory/process_memory.h"
-#include "snug/memory/resource.h"
-#include "snug/memory/tracker.h"
-#include "snug/memory/tracking_allocator.h"
-#include "snug/host/arena.h"
-#include "snug/host/link.h"
-#include "snug/host/store.h"
-#include "snug/tape/checkpoint.h"
-#include "snug/tape/fates.h"
-#include "snug/tape/pure.h"
-#include "snug/tape/recording.h"
-#include "snug/tape/region.h"
-#include "snug/tape/replayable.h"
-#include "snug/tape/save_on_host.h"
-#include "snug/capture/capture.h"
-#include "snug/capture/meta_kernels.h"
-#include "snug/capture/sketch.h"
-#include "snug/ops/attention.h"
-#include "snug/ops/embedding.h"
-#include "snug/ops/gelu.h"
-#include "snug/ops/layer_norm.h"
-#include "snug/ops/linear_cross_entropy.h"
-#include "snug/ops/project.h"
-#include "snug/ops/rms_norm.h"
-#include "snug/ops/rope.h"
-#include "snug/ops/swiglu.h"
-#include "snug/ops/update.h"
-#include "snug/precision/autocast.h"
-#include "snug/precision/grad_scaler.h"
-#include "snug/nn/stack.h"
-#include "snug/models/config.h"
-#include "snug/models/llama.h"
-#include "snug/io/token_dataset.h"
-#include "snug/optim/adamw.h"
-#include "snug/optim/clip.h"
-#include "snug/optim/schedule.h"
-#include "snug/optim/sgd.h"
-#include "snug/machine/hardware_of.h"
-#include "snug/machine/probe.h"
-#include "snug/session/session.h"
-#include "snug/train/planning.h"
-#include "snug/train/trainer.h"
+#include "snug/base/bytes.h"             // 12_GiB, format_bytes()
+#include "snug/base/error.h"             // what is thrown
+#include "snug/tape/region.h"            // names a part of the forward
+#include "snug/tape/checkpoint.h"        // recomputes one
+#include "snug/tape/save_on_host.h"      // keeps its values on the host
+#include "snug/tape/recording.h"         // every value by its own choice
+#include "snug/memory/tracker.h"         // names every byte
+#include "snug/capture/capture.h"        // a step's memory before it runs
+#include "snug/session/plan_step.h"      // how a step fits a budget
+#include "snug/session/session.h"        // runs any loop within one
+#include "snug/session/verify.h"         // did that change a bit?
+#include "snug/precision/grad_scaler.h"  // fp16
+#include "snug/optim/adamw.h"            // exact masters in two bytes
+#include "snug/report/text.h"            // tables
+#include "snug/train/trainer.h"          // our own loop

@@ -73,8 +73,12 @@ PlannedStep plan_step(const Step& step, const PlanOptions& options, std::shared_
   return {std::move(plan), std::move(decision), std::move(planner)};
 }
 
-void check_plan(const plan::Plan& plan, const Step& step) {
+void check_identity(const plan::Plan& plan, const Step& step) {
   check_same(plan.step, identity_of(step), "");
+}
+
+void check_plan(const plan::Plan& plan, const Step& step) {
+  check_identity(plan, step);
   const plan::Split split{plan.micro_batch, plan.accumulation, plan.head_chunks};
   const trace::Sketch sketch = sketch_step(step, split);
   for (const auto& call : sketch.calls) {

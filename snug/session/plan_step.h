@@ -39,7 +39,9 @@ SNUG_API std::shared_ptr<plan::Planner> make_planner(const Step& step, const Pla
 SNUG_API PlannedStep plan_step(const Step& step, const PlanOptions& options,
                                std::shared_ptr<plan::Planner> planner = nullptr);
 
-// Throws Error, with the first difference, unless the plan is for this step, region by region.
+// Throws Error, with the first difference, unless the plan says that it is for this step.
+SNUG_API void check_identity(const plan::Plan& plan, const Step& step);
+// The same, and unless it is, region by region.
 SNUG_API void check_plan(const plan::Plan& plan, const Step& step);
 
 // A step on Meta in which nothing is kept.

@@ -1,6 +1,7 @@
 #include "snug/session/planned_fates.h"
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -18,7 +19,6 @@ using Name = std::pair<std::uint32_t, std::uint32_t>;  // operation and output
 struct Region {
   plan::RegionPlan planned;
   std::map<Name, std::pair<Fate, std::string>> listed;  // with the operation's name
-  std::optional<bool> ran;  // to its end, in this step; none if nobody says when one begins
   // Of this call:
   std::optional<Name> first;
   Name last;
@@ -28,40 +28,33 @@ struct Region {
   // Tensors of a list that is written in place share one name, so the same name again begins another call
   // only where a call begins with it.
   bool begins(const Name& here) const { return !first || here < last || (here == last && here == *first); }
-  // One that threw is no pass.
-  void end_last_call() {
-    if (ran && first && last.first + 1 >= planned.operations.size()) ran = true;
-  }
 };
 
-}  // namespace
-
-struct PlannedFates::State {
+struct Planned {
   std::map<std::string, Region, std::less<>> regions;
   bool is_one_pass = false;
-  Listener listener;
+  DifferenceListener listener;
 
   Fate fate(const tape::ValueInfo& value);
   void count(Region& region, const tape::ValueInfo& value);
   void differs(Region& region, Difference difference, const std::string& how);
 };
 
-void PlannedFates::State::differs(Region& region, Difference difference, const std::string& how) {
+void Planned::differs(Region& region, Difference difference, const std::string& how) {
   if (std::exchange(region.is_other, true)) return;
   if (listener) listener(difference, concat("region \"", region.planned.region, "\" ", how));
 }
 
-void PlannedFates::State::count(Region& region, const tape::ValueInfo& value) {
+void Planned::count(Region& region, const tape::ValueInfo& value) {
   const Name here(value.ordinal, value.output);
   const plan::RegionPlan& planned = region.planned;
   const bool begins = region.begins(here);
   if (begins) {
-    region.end_last_call();
     region.first = here;
     region.bytes = 0;
     region.is_other = false;
-    if (region.ran.value_or(false) && is_one_pass)
-      differs(region, Difference::Larger, "runs a second time in a step that was planned as one pass");
+    if (value.pass > 0 && is_one_pass)
+      differs(region, Difference::Larger, "runs in a second pass of a step that was planned as one");
   }
   region.last = here;
   region.bytes += value.bytes;
@@ -81,7 +74,7 @@ void PlannedFates::State::count(Region& region, const tape::ValueInfo& value) {
             concat("runs ", value.operation, " where the plan has ", is_beyond ? "nothing more" : expected));
 }
 
-Fate PlannedFates::State::fate(const tape::ValueInfo& value) {
+Fate Planned::fate(const tape::ValueInfo& value) {
   const auto found = regions.find(value.outermost);
   if (found == regions.end()) return Fate::Recompute;
   Region& region = found->second;
@@ -92,30 +85,23 @@ Fate PlannedFates::State::fate(const tape::ValueInfo& value) {
   return listed == region.listed.end() ? Fate::Keep : listed->second.first;
 }
 
-PlannedFates::PlannedFates(const plan::Plan& plan, Listener listener) : state_(std::make_shared<State>()) {
-  state_->listener = std::move(listener);
-  state_->is_one_pass = plan.accumulation == 1;
-  for (const plan::RegionPlan& planned : plan.regions) {
-    Region& region = state_->regions[planned.region];
-    region.planned = planned;
+}  // namespace
+
+tape::Fates planned_fates(const plan::Plan& plan, DifferenceListener listener) {
+  auto planned = std::make_shared<Planned>();
+  planned->listener = std::move(listener);
+  planned->is_one_pass = plan.accumulation == 1;
+  for (const plan::RegionPlan& region_plan : plan.regions) {
+    Region& region = planned->regions[region_plan.region];
+    region.planned = region_plan;
     const auto list = [&](const std::vector<plan::ValueName>& values, Fate fate) {
       for (const plan::ValueName& value : values)
         region.listed.emplace(Name(value.operation, value.output), std::pair(fate, value.name));
     };
-    list(planned.recompute, Fate::Recompute);
-    list(planned.offload, Fate::Offload);
+    list(region_plan.recompute, Fate::Recompute);
+    list(region_plan.offload, Fate::Offload);
   }
-}
-
-tape::Fates PlannedFates::fates() const {
-  return tape::Fates([state = state_](const tape::ValueInfo& value) { return state->fate(value); });
-}
-
-void PlannedFates::begin_step() {
-  for (auto& [name, region] : state_->regions) {
-    region.ran = false;
-    region.first.reset();
-  }
+  return tape::Fates([planned](const tape::ValueInfo& value) { return planned->fate(value); });
 }
 
 }  // namespace snug::session

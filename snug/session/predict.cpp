@@ -45,7 +45,10 @@ Prediction predict(const Step& step, const plan::Split& split, const Treatment& 
         setup_peak = tracker.peak();
         tracker.reset_peak();
         const auto recording = make_recording(treatment, {.prove = false});
-        for (std::int64_t i = 0; i < options.steps; ++i) run();
+        for (std::int64_t i = 0; i < options.steps; ++i) {
+          run();
+          if (recording) recording->end_step();
+        }
         if (recording) prediction.host_bytes = host_bytes(recording->totals());
       },
       {.sink = step.device.is_cuda() ? &allocator : nullptr, .workspaces = step.device.is_cpu()});

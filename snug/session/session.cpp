@@ -72,7 +72,8 @@ std::shared_ptr<host::Store> make_store(const SessionOptions& options) {
   const std::uint64_t bytes = options.predicted ? options.predicted->host_bytes
                               : options.plan    ? options.plan->predicted.host_bytes
                                                 : 0;
-  const bool may_offload = options.hardware && options.hardware->to_host_rate > 0;
+  // A plan that was given knows nothing of what the queues of a link take.
+  const bool may_offload = !options.plan && options.hardware && options.hardware->to_host_rate > 0;
   if (bytes == 0 && !may_offload) return nullptr;
   try {
     return std::make_shared<host::Store>(
@@ -104,6 +105,7 @@ class Session::Impl {
                     : options_.plan    ? options_.plan->predicted.peak_bytes
                                        : 0);
     if (options_.plan) known_ = &plans_.add(*std::exchange(options_.plan, std::nullopt), 0);
+    if (options_.device.is_cuda() && options_.budget_bytes) memory::empty_cuda_cache();
     recording_ = make_recording(parameters);
     tracker_.adopt(parameters, trace::Category::Parameter);
     tracker_.adopt(options_.adopt, trace::Category::Other);
@@ -135,12 +137,13 @@ class Session::Impl {
     if (const std::string trouble = budget_.recheck(); !trouble.empty()) options_.say(trouble);
     const std::vector<trace::RegionTape> tapes = take_tapes();
     trace_.end_step();
-    if (fates_) fates_->begin_step();
     ++steps_;
     switch (stage_) {
       case Stage::Watching:
+      case Stage::Lean:
         return;
       case Stage::WarmingUp:
+        lean_offloads_ = lean_offloads_ && is_short_of_room();
         return sketch_the_next();
       case Stage::Proven:
         use(*known_);
@@ -179,8 +182,10 @@ class Session::Impl {
     WarmingUp,  // keeps nothing; there is no plan yet
     Proven,     // keeps nothing, because it is the first; then comes the plan that was given
     Sketched,   // keeps nothing, and a plan is made from it
-    Planned
+    Planned,
+    Lean  // keeps nothing: no plan fits
   };
+  static constexpr double kFirstGaps = 0.04, kMoreGaps = 0.03, kSpareGaps = 0.005, kMostGaps = 0.25;
   static constexpr int kMostSketches = 3;  // in a row that lead to no plan for the step at hand
 
   Stage first_stage() const {
@@ -197,16 +202,33 @@ class Session::Impl {
                                      .rest = stage_ != Stage::Watching};
     if (stage_ == Stage::Watching)
       return snug::make_recording({.by_hand = options_.by_hand.value_or(ByHand{})}, recording);
-    return std::make_unique<tape::Recording>(
-        stage_ == Stage::Planned ? planned_fates() : tape::Fates::recompute(), recording);
+    lean_offloads_ = stage_ == Stage::WarmingUp && host_;
+    return std::make_unique<tape::Recording>(stage_ == Stage::Planned ? planned_fates() : lean_fates(),
+                                             recording);
+  }
+
+  // Of a step that keeps nothing. What comes into a region cannot be recomputed, but it can wait on the host:
+  // so what fits only that way can start.
+  tape::Fates lean_fates() const {
+    if (!lean_offloads_) return tape::Fates::recompute();
+    return tape::Fates([](const tape::ValueInfo& value) {
+      return value.ordinal == tape::ValueInfo::kInput ? trace::Fate::Offload : trace::Fate::Recompute;
+    });
+  }
+
+  // The next step may have an optimizer's states as well: twice as much as there is in parameters. Where
+  // there is plenty of room nothing has to move, so the sketch need not say what may.
+  bool is_short_of_room() {
+    constexpr double kPlenty = 0.7;
+    const std::uint64_t states = 2 * tracker_.live()[trace::Category::Parameter];
+    return static_cast<double>(last_peak_ + host_->arena().peak_bytes() + states) >
+           kPlenty * static_cast<double>(room_for_tensors());
   }
 
   tape::Fates planned_fates() {
-    fates_.emplace(known_->plan, [this](session::PlannedFates::Difference kind, const std::string& text) {
+    return session::planned_fates(known_->plan, [this](session::Difference kind, const std::string& text) {
       if (!difference_) difference_ = {kind, text};
     });
-    fates_->begin_step();
-    return fates_->fates();
   }
 
   void take_figures() {
@@ -244,7 +266,7 @@ class Session::Impl {
 
   void look_at(const std::vector<trace::RegionTape>& tapes, bool with_memory) {
     const auto noticed = std::exchange(difference_, std::nullopt);
-    const bool is_too_large = noticed && noticed->first == session::PlannedFates::Difference::Larger;
+    const bool is_too_large = noticed && noticed->first == session::Difference::Larger;
     const std::string difference = noticed ? noticed->second : session::difference(known_->plan, tapes);
     is_as_planned_ = difference.empty();
     if (is_as_planned_ && with_memory) return look_at_memory();
@@ -257,20 +279,43 @@ class Session::Impl {
     sketch_after(difference);
   }
 
+  // By what tensors hold: what torch's allocator holds may be left from an earlier, larger step.
   void look_at_memory() {
-    const bool is_cuda = options_.device.is_cuda();
-    const std::uint64_t used = is_cuda ? last_memory_.process_bytes : last_peak_;
-    const std::uint64_t predicted = known_->plan.predicted.peak_bytes;
-    if (static_cast<double>(used) <= (1 + options_.margin) * static_cast<double>(predicted)) return;
+    const std::uint64_t predicted = known_->plan.predicted.tensor_bytes + unplanned_bytes_;
+    const bool is_as_predicted =
+        known_->plan.predicted.tensor_bytes == 0 ||
+        static_cast<double>(last_peak_) <= (1 + options_.margin) * static_cast<double>(predicted);
+    if (is_as_predicted) return look_at_allocator();
     is_as_planned_ = false;
-    const std::string why =
-        concat("the step needed ", format_bytes(used), " where ", format_bytes(predicted), " were predicted");
+    const std::string why = concat("the tensors of a step needed ", format_bytes(last_peak_), " where ",
+                                   format_bytes(predicted), " were predicted");
     if (!planner_) return sketch_after(why);
-    plan::Overhead overhead = planner_->overhead();
-    overhead.outside_bytes += used - predicted;
-    planner_->set_overhead(overhead);
+    unplanned_bytes_ += last_peak_ - predicted;
     options_.say(why);
     decide();
+  }
+
+  // Note [What torch's allocator holds beside a sketch]
+  // A sketch of a step as it runs does not know the gaps between what was there before: an optimizer's states
+  // lie where its first step left room. So some room is left at first; a step that made the allocator empty
+  // its cache makes a plan with more of it, and the first that did not makes one with as much as it used.
+  void look_at_allocator() {
+    if (!options_.device.is_cuda() || !planner_) return;
+    const std::int64_t retries = std::exchange(retries_, last_memory_.retries);
+    const auto budget = static_cast<double>(*options_.budget_bytes);
+    if (last_memory_.retries > retries) {
+      if (gap_share_ >= kMostGaps) return;
+      gap_share_ += kMoreGaps;
+      are_gaps_known_ = true;
+      options_.say("torch's allocator had to give back its cache: it gets more room");
+      return decide();
+    }
+    if (std::exchange(are_gaps_known_, true) || known_->plan.predicted.peak_bytes == 0) return;
+    const double unused = (static_cast<double>(known_->plan.predicted.peak_bytes) -
+                           static_cast<double>(last_memory_.process_bytes)) /
+                          budget;
+    gap_share_ = std::max(0.0, gap_share_ - unused + kSpareGaps);
+    decide(/*is_said=*/false);
   }
 
   void sketch_after(const std::string& why) {
@@ -286,7 +331,7 @@ class Session::Impl {
 
   void sketch_the_next() {
     trace_.finish();  // a sketch takes its place
-    sketcher_.begin(*recording_);
+    sketcher_.begin(*recording_, lean_fates());
     stage_ = Stage::Sketched;
   }
 
@@ -299,9 +344,10 @@ class Session::Impl {
     splits_.push_back(split_of(std::move(sketch)));
     if (is_exploring && explore_further()) return sketch_the_next();
     std::ranges::stable_sort(splits_, std::greater(), &plan::Split::micro_batch);
-    plan::Overhead overhead = plan::overhead_of(*options_.hardware);
-    if (options_.device.is_cuda()) overhead.outside_bytes = last_memory_.outside_bytes();
-    planner_.emplace(std::exchange(splits_, {}), overhead);
+    planner_.emplace(std::exchange(splits_, {}), plan::overhead_of(*options_.hardware));
+    outside_bytes_ = budget_.settle_outside();
+    unplanned_bytes_ = 0;
+    are_gaps_known_ = gap_share_ != kFirstGaps;
     decide();
   } catch (const std::exception& error) {
     splits_.clear();
@@ -309,7 +355,7 @@ class Session::Impl {
     if (known_ || sketches_ < kMostSketches) return sketch_after(error.what());
     if (sketches_++ == kMostSketches)
       options_.say(concat(error.what(), "; everything is recomputed from now on"));
-    recording_->use(tape::Fates::recompute());
+    recording_->use(lean_fates());
     stage_ = Stage::WarmingUp;
   }
 
@@ -354,23 +400,42 @@ class Session::Impl {
     return *options_.budget_bytes > outside ? *options_.budget_bytes - outside : 0;
   }
 
-  void decide() {
+  void decide(bool is_said = true) {
+    plan::Overhead overhead = planner_->overhead();
+    overhead.outside_bytes = outside_bytes_ + unplanned_bytes_;
+    if (options_.device.is_cuda())
+      overhead.outside_bytes +=
+          static_cast<std::uint64_t>(gap_share_ * static_cast<double>(*options_.budget_bytes));
+    planner_->set_overhead(overhead);
     const plan::Decision decision =
         options_.device.is_cuda()
             ? plan::decide_within(*planner_, *options_.budget_bytes, machine::memory_bytes(options_.device))
             : planner_->decide(*options_.budget_bytes);
+    if (!decision.fits) return stay_lean(decision);
     const plan::Split& split = planner_->split(decision.taken);
     const std::int64_t size = rows_ > 0 ? size_ / rows_ * split.micro_batch : 0;
     const KnownPlan& made = plans_.add(
         planner_->write_down(decision, known_ ? known_->plan.step : identity_of({.device = options_.device})),
         size);
     ++plans_made_;
+    if (options_.device.is_cuda()) memory::empty_cuda_cache();  // of a step that nothing was planned for
+    retries_ = last_memory_.retries;
     if (explored_ && (!known_ || planner_->splits().size() > 1)) explored_->pass_size = size;
     if (session::difference(made.plan, wanted_).empty()) sketches_ = 0;
     use(size > 0 ? made : plans_.largest_like(made));
-    options_.say(concat("planned from a step of this run: ", format_bytes(made.plan.predicted.peak_bytes),
-                        decision.fits ? "" : ", which is beyond the budget by ",
-                        decision.fits ? "" : format_bytes(decision.missing_bytes)));
+    if (is_said)
+      options_.say(concat("planned from a step of this run: ", format_bytes(made.plan.predicted.peak_bytes)));
+  }
+
+  // A step that keeps nothing has just run, so that one fits.
+  void stay_lean(const plan::Decision& decision) {
+    options_.say(concat("no plan fits `budget` ", format_bytes(decision.budget_bytes), ": the leanest needs ",
+                        format_bytes(decision.taken.peak_bytes), ", most of it in ", decision.binds,
+                        "; everything is recomputed",
+                        lean_offloads_ ? ", and what comes into a region waits on the host" : ""));
+    recording_->use(lean_fates());
+    stage_ = Stage::Lean;
+    is_as_planned_ = false;
   }
 
   void use(const KnownPlan& known) {
@@ -392,13 +457,17 @@ class Session::Impl {
   capture::Sketcher sketcher_{tracker_};
   hooks::OperatorListenerGuard sketcher_guard_{sketcher_};
   Stage stage_;
+  bool lean_offloads_ = false;
   std::unique_ptr<tape::Recording> recording_;  // null if there is nothing to do
   session::KnownPlans plans_;
   const KnownPlan* known_ = nullptr;  // the one in use
   std::optional<plan::Planner> planner_;
-  std::optional<session::PlannedFates> fates_;
+  std::uint64_t outside_bytes_ = 0, unplanned_bytes_ = 0;  // that steps hold beside its sketch
+  double gap_share_ = kFirstGaps;  // of the budget; see Note [What torch's allocator holds beside a sketch]
+  bool are_gaps_known_ = false;
+  std::int64_t retries_ = 0;
   // What of this step was not as planned, first.
-  std::optional<std::pair<session::PlannedFates::Difference, std::string>> difference_;
+  std::optional<std::pair<session::Difference, std::string>> difference_;
   // Of the step at hand, if passes() was asked: what a pass has, and how many rows that is.
   std::int64_t size_ = 0, rows_ = 0;
   // If passes() was asked from the first step on and no plan was given: see Note [How large a pass may be].

@@ -22,7 +22,7 @@ std::unique_ptr<tape::Recording> make_recording(const Treatment& treatment, tape
   if (treatment.is_nothing() && !options.describe && !options.verify) return nullptr;
   options.rest = treatment.plan.has_value();
   if (treatment.plan)
-    return std::make_unique<tape::Recording>(session::PlannedFates(*treatment.plan).fates(), options);
+    return std::make_unique<tape::Recording>(session::planned_fates(*treatment.plan), options);
   if (treatment.by_hand.offload) options.offload = *treatment.by_hand.offload;
   return std::make_unique<tape::Recording>(fates_by_hand(treatment.by_hand), options);
 }

@@ -88,11 +88,13 @@ void take(plan::Plan plan, TrainConfig& config) {
 }
 
 void check_plan(const plan::Plan& plan, const TrainConfig& config) {
+  const Step step = make_step(config);
+  check_identity(plan, step);
   check(
       config.batch_size % plan.micro_batch == 0 && config.batch_size / plan.micro_batch == plan.accumulation,
       "the plan's micro_batch ", plan.micro_batch, " times its accumulation ", plan.accumulation,
-      " is not --batch-size ", config.batch_size);
-  snug::check_plan(plan, make_step(config));
+      " is not `batch_size` ", config.batch_size);
+  snug::check_plan(plan, step);
 }
 
 Prediction predict(const TrainConfig& config, const PredictOptions& options) {

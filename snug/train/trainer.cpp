@@ -38,7 +38,7 @@ void leave_plan(const TrainConfig& config, const std::filesystem::path& path, bo
 void refuse_vanished_scale(double scale, std::int64_t step) {
   if (scale >= 1) return;
   throw RunError(concat("the loss scale fell below 1 at step ", step,
-                        ": the model itself overflows in fp16; use --precision bf16 or a smaller --lr"));
+                        ": the model itself overflows in fp16; use `precision` bf16 or a smaller `lr`"));
 }
 
 // Checked after the step is on record: its line shows the loss, the norm and the learning rate that led here.
@@ -51,9 +51,9 @@ void refuse_nan(const StepMetrics& metrics) {
       loss_is_finite ? "the gradient norm" : "the loss", " is ", std::isnan(value) ? "nan" : "infinite",
       " at step ", metrics.step,
       is_first
-          ? ", before anything was updated: the weights are not finite, or too large for this --precision"
-          : ": try a smaller --lr or a longer --warmup",
-      "; --allow-nan to go on"));
+          ? ", before anything was updated: the weights are not finite, or too large for this `precision`"
+          : ": try a smaller `lr` or a longer `warmup`",
+      "; `allow_nan` to go on"));
 }
 
 double median_after_first(std::vector<double> seconds) {
@@ -189,9 +189,9 @@ SessionOptions session_options(const TrainConfig& config, const TrainOptions& op
 
 std::unique_ptr<Session> open_session(const TrainConfig& config, const TrainOptions& options,
                                       const Prediction& predicted) {
-  check(predicted.host_bytes > 0 || !config.offload, "--offload ",
+  check(predicted.host_bytes > 0 || !config.offload, "`offload` ",
         config.offload ? to_string(*config.offload) : "",
-        " moves nothing: it is less than the smallest value, or --recompute leaves nothing");
+        " moves nothing: it is less than the smallest value, or `recompute` leaves nothing");
   return std::make_unique<Session>(at::TensorList(), session_options(config, options, predicted));
 }
 
@@ -214,7 +214,10 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   const auto session = open_session(config, options, result.predicted);
   if (options.on_prediction) options.on_prediction(result.predicted);
   at::manual_seed(config.seed);
-  auto setup = session->run([&] { return TrainingSetup(config, config.device, session->account()); });
+  auto setup = session->run([&] {
+    const at::NoGradGuard no_grad;  // nothing of it is part of a step
+    return TrainingSetup(config, config.device, session->account());
+  });
   if (run.state) restore(*run.state, setup, scaler);
   run.state.reset();  // and its files with it
   std::int64_t saved = run.done;

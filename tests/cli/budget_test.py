@@ -46,7 +46,7 @@ class Budget(CommandTest):
         for options in ((), ("--json", "--out-dir", "run")):
             why = self.does_not_fit(*RUN, "--budget", self.leanest - 1, *options)
             for part in ("does not fit", "1 byte more", "parameters", "gradients", "optimizer", "what would help",
-                         "on the host", "--seq-len"):
+                         "a shorter --seq-len", "--seq-len"):
                 self.assertIn(part, why)
 
     def test_a_budget_changes_no_loss_when_the_split_is_given(self):

@@ -53,7 +53,10 @@ LiveLog run_logged(const TrainConfig& config) {
                    [&](memory::Tracker& tracker) {
                      TrainingSetup setup(config, c10::kMeta, Account(tracker));
                      const auto recording = make_recording(treatment(config), {.prove = false});
-                     for (int step = 0; step < kSteps; ++step) run_meta_step(setup, config, Account(tracker));
+                     for (int step = 0; step < kSteps; ++step) {
+                       run_meta_step(setup, config, Account(tracker));
+                       if (recording) recording->end_step();
+                     }
                    },
                    {.sink = &log, .workspaces = false});
   return log;
@@ -69,7 +72,11 @@ bool expect_same(const TrainConfig& config, const plan::Planner& planner, const 
   const Prediction ran = predict(planned, {.steps = kSteps, .device_bytes = device_bytes});
   LiveLog sketched;
   plan::replay_steps(model.timeline(), model.fates(offer.chosen), kSteps, sketched);
-  EXPECT_EQ(sketched.taken, run_logged(planned).taken);
+  const auto logged = run_logged(planned).taken;
+  const auto at = std::ranges::mismatch(sketched.taken, logged);
+  EXPECT_TRUE(sketched.taken == logged)
+      << "of " << sketched.taken.size() << " and " << logged.size() << " allocations, the first to differ is "
+      << at.in1 - sketched.taken.begin() << "; " << offer.host_bytes << " bytes are moved";
   EXPECT_EQ(sketched.ledger.peak_bytes(), ran.peak.total);
   EXPECT_EQ(offer.tensor_bytes, ran.peak.total);
   const plan::Reserved found = plan::reserved(model, offer.chosen, device_bytes);
