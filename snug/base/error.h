@@ -1,5 +1,5 @@
-// Errors with one meaning each, so that a program can turn them into an exit status. They name settings as the
-// library has them, in backquotes; a command line turns `batch_size` into its flag.
+// Errors with one meaning each, so that a program can turn them into an exit status. They name settings as
+// the library has them, in backquotes; a command line turns `batch_size` into its flag.
 //
 //   check(batch > 0, "`batch_size` must be at least 1, got ", batch);
 //   ensure(live >= bytes, "freed more than was allocated");

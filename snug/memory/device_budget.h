@@ -32,8 +32,8 @@ class SNUG_API DeviceBudget {
   // Throws RunError, which says how much there is, if other processes leave less than that for this one.
   void require(std::uint64_t process_bytes) const;
 
-  // Between steps, once everything is loaded that the steps to come will load: what lies outside is what it is
-  // now, and a little. Returns that.
+  // Between steps, once everything is loaded that the steps to come will load: what lies outside is what it
+  // is now, and a little. Returns that.
   std::uint64_t settle_outside();
 
   // Between steps: measures the outside and caps anew. Returns what a user should know, else nothing: that
