@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -302,7 +303,7 @@ class Session::Impl {
   void look_at_allocator() {
     if (!options_.device.is_cuda() || !planner_) return;
     const std::int64_t retries = std::exchange(retries_, last_memory_.retries);
-    const auto budget = static_cast<double>(*options_.budget_bytes);
+    const auto budget = static_cast<double>(budget_bytes());
     if (last_memory_.retries > retries) {
       if (gap_share_ >= kMostGaps) return;
       gap_share_ += kMoreGaps;
@@ -397,20 +398,19 @@ class Session::Impl {
 
   std::uint64_t room_for_tensors() const {
     const std::uint64_t outside = options_.device.is_cuda() ? last_memory_.outside_bytes() : 0;
-    return *options_.budget_bytes > outside ? *options_.budget_bytes - outside : 0;
+    return budget_bytes() > outside ? budget_bytes() - outside : 0;
   }
 
   void decide(bool is_said = true) {
     plan::Overhead overhead = planner_->overhead();
     overhead.outside_bytes = outside_bytes_ + unplanned_bytes_;
     if (options_.device.is_cuda())
-      overhead.outside_bytes +=
-          static_cast<std::uint64_t>(gap_share_ * static_cast<double>(*options_.budget_bytes));
+      overhead.outside_bytes += static_cast<std::uint64_t>(gap_share_ * static_cast<double>(budget_bytes()));
     planner_->set_overhead(overhead);
     const plan::Decision decision =
         options_.device.is_cuda()
-            ? plan::decide_within(*planner_, *options_.budget_bytes, machine::memory_bytes(options_.device))
-            : planner_->decide(*options_.budget_bytes);
+            ? plan::decide_within(*planner_, budget_bytes(), machine::memory_bytes(options_.device))
+            : planner_->decide(budget_bytes());
     if (!decision.fits) return stay_lean(decision);
     const plan::Split& split = planner_->split(decision.taken);
     const std::int64_t size = rows_ > 0 ? size_ / rows_ * split.micro_batch : 0;
@@ -440,11 +440,23 @@ class Session::Impl {
 
   void use(const KnownPlan& known) {
     known_ = &known;
-    if (host_ && known.plan.predicted.host_bytes > host_->arena().reserved_bytes())
-      host_->arena().reserve(known.plan.predicted.host_bytes - host_->arena().reserved_bytes());
+    reserve_host(known.plan.predicted.host_bytes);
     recording_->use(planned_fates());
     stage_ = Stage::Planned;
     is_as_planned_ = true;
+  }
+
+  // So that no step has to. What finds no room there stays on the device.
+  void reserve_host(std::uint64_t bytes) try {
+    if (host_ && bytes > host_->arena().reserved_bytes())
+      host_->arena().reserve(bytes - host_->arena().reserved_bytes());
+  } catch (const Error& error) {
+    options_.say(error.what());
+  }
+
+  // A plan that was given need not have one.
+  std::uint64_t budget_bytes() const {
+    return options_.budget_bytes.value_or(std::numeric_limits<std::int64_t>::max());
   }
 
   SessionOptions options_;

@@ -562,6 +562,17 @@ TEST(SessionTest, ABudgetThatNothingMeetsIsAnAnswer) {
   EXPECT_FALSE(least.decision.binds.empty());
 }
 
+TEST(SessionTest, APlanWithoutABudgetLimitsNothingAndIsMadeAnew) {
+  at::set_num_threads(1);
+  plan::Plan plan = planned(0.8).plan;
+  plan.budget_bytes = 0;
+  SessionTold told(plan);
+  for (int i = 0; i < 4; ++i) told.step({.other = true});
+  EXPECT_EQ(told.session->plans_made(), 1);
+  EXPECT_TRUE(told.session->is_as_planned());
+  EXPECT_TRUE(told.session->plan()->levers.empty()) << "there is room for all of it";
+}
+
 TEST(SessionTest, APlanForAnotherStepIsRefusedWithTheFirstDifference) {
   Step step = a_step();
   step.identity = {{"rows", 256}};
