@@ -79,7 +79,9 @@ class MovingValue final : public host::Item {
     return why_not;
   }
   void leave() override {
-    if_alive([](Tape&, Value& value) { value.leave(); });
+    if_alive([](Tape& tape, Value& value) {
+      if (!tape.proof() || tape.proof()->may_leave(value)) value.leave();
+    });
   }
   // It follows its uses from here on, as if it had been recomputed, so they are counted.
   void fetch() override {

@@ -194,21 +194,37 @@ void Proof::conclude() {
   if (proves_ && from_the_start_ && is_whole_) site_->proven(prefixes_);
 }
 
-// Others may still write it: a saved tensor sees that, and so would a replay.
+// Others may still write it: a saved tensor sees that, and so would a replay that reads it. Nobody sees it in
+// what nobody saved and a replay makes itself.
 bool Proof::lend(Entry& entry) {
   const ValuePtr value = entry.value.lock();
   if (!value || !entry.held || !entry.has_last) return false;
+  if (value->fate == Fate::Recompute && value->saves == 0) return false;
   const std::size_t ours = value->is_kept() && value->storage().is_alias_of(entry.held) ? 2 : 1;
   if (entry.held.use_count() <= ours) return false;
-  if (value->fate == Fate::Recompute && value->saves > 0) tape_.keep_after_all(value, entry.held, "");
-  if (value->fate == Fate::Offload) value->fate = Fate::Keep;
+  if (value->fate == Fate::Recompute) tape_.keep_after_all(value, entry.held, "");
+  if (value->fate == Fate::Offload) entry.held = {};  // until then the value has it: see may_leave()
+  return true;
+}
+
+bool Proof::may_leave(const Value& value) {
+  const auto lent =
+      std::ranges::find_if(entries_, [&](const Entry& entry) { return entry.value.lock().get() == &value; });
+  if (lent == entries_.end()) return true;
+  const bool is_held = value.storage().use_count() > 1;
+  if (is_held || checksum(value.storage()) != sums_[lent->last]) return false;
+  entries_.erase(lent);
+  if (entries_.empty()) conclude();
   return true;
 }
 
 void Proof::before_unpack(bool is_in_backward) {
   if (!has_ended_ && !is_in_backward) judge();  // a backward within the forward
   if (!has_ended_ || entries_.empty()) return;
-  const std::vector<Entry> lent = std::exchange(entries_, {});
+  std::vector<Entry> lent = std::exchange(entries_, {});
+  for (Entry& entry : lent)
+    if (!entry.held) entry.held = c10::Storage(entry.storage.lock());
+  std::erase_if(lent, [](const Entry& entry) { return !entry.held; });
   Checksums now;
   std::vector<Checksums::Ticket> tickets;
   for (const Entry& entry : lent) {

@@ -9,7 +9,8 @@
 //   if a value was changed after it was made       it is kept
 //   if it was not at its end as it was when read   so is what the operator made that read it
 //   if others still hold it when the forward ends  it is kept this once, and compared when the backward
-//                                                  begins
+//                                                  begins; what is to leave the device is compared when it
+//                                                  leaves, and does so if nobody else holds it by then
 //   if an operator runs again in the backward      what it reads is compared with what it was at its end
 //
 // What was found is known for the place in the program (a Site) from then on. A call that leaves the
@@ -58,6 +59,7 @@ class Proof {
   void end(bool is_whole);           // of the forward; false: it threw
   // Before the first one, compares what others held. Throws if what is to be recomputed needs what changed.
   void before_unpack(bool is_in_backward);
+  bool may_leave(const Value& value);  // the device, as far as others are concerned
 
   // A node of someone's own may write its gradients over what it is given, as kernels do to spare memory. Who
   // saved the same tensor sees that, as in plain autograd; a replay must not. Once seen, it is kept.
