@@ -71,7 +71,7 @@ bool expect_same(const TrainConfig& config, const plan::Planner& planner, const 
   const plan::StepModel& model = *planner.split(offer).model;
   const Prediction ran = predict(planned, {.steps = kSteps, .device_bytes = device_bytes});
   LiveLog sketched;
-  plan::replay_steps(model.timeline(), model.fates(offer.chosen), kSteps, sketched);
+  plan::replay_steps(model.timeline(), model.fates(offer.chosen), {.count = kSteps}, sketched);
   const auto logged = run_logged(planned).taken;
   const auto at = std::ranges::mismatch(sketched.taken, logged);
   EXPECT_TRUE(sketched.taken == logged)
@@ -79,7 +79,7 @@ bool expect_same(const TrainConfig& config, const plan::Planner& planner, const 
       << at.in1 - sketched.taken.begin() << "; " << offer.host_bytes << " bytes are moved";
   EXPECT_EQ(sketched.ledger.peak_bytes(), ran.peak.total);
   EXPECT_EQ(offer.tensor_bytes, ran.peak.total);
-  const plan::Reserved found = plan::reserved(model, offer.chosen, device_bytes);
+  const plan::Reserved found = plan::reserved(model, offer.chosen, {device_bytes});
   EXPECT_EQ(found.bytes, ran.reserved_bytes);
   EXPECT_EQ(found.needed_limit, ran.needed_cap_bytes);
   return offer.host_bytes > 0;
