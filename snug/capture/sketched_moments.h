@@ -40,6 +40,7 @@ class SketchedMoments final : public trace::EventSink {
   void release(std::uint64_t tape, std::size_t save);
 
   std::uint32_t block(trace::BlockId id) const;  // or Sketch::kNoBlock
+  const std::unordered_map<trace::BlockId, std::uint32_t>& alive() const { return alive_; }
   // The highest of what is allocated between the two.
   std::uint64_t peak_between(trace::Moment begin, trace::Moment end) const;
 

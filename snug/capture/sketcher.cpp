@@ -57,6 +57,7 @@ Sketch Sketcher::finish(tape::Recording& recording) {
   const auto moments = std::exchange(moments_, nullptr);
   ensure(moments != nullptr, "a sketch was finished that had not begun");
   moments->settle();
+  left_ = moments->alive();
   auto tapes = recording.take_numbered_tapes();  // among them may be some from before
   for (const auto& [number, passage] : moments->passages) {
     const auto tape = tapes.find(number);

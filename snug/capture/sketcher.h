@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "snug/base/export.h"
@@ -40,6 +41,8 @@ class SNUG_API Sketcher final : public hooks::OperatorListener, public tape::Ske
   void begin(tape::Recording& recording, tape::Fates fates = tape::Fates::recompute());
   // Throws Error if the graph of a region is still there. The recording has all fates Recompute afterwards.
   trace::Sketch finish(tape::Recording& recording);
+  // Of what the finished step left: the tracker's block, and the sketch's.
+  const std::unordered_map<trace::BlockId, std::uint32_t>& left() const { return left_; }
 
   void on_operator(hooks::OperatorCall& call) override;
   void on_begin(std::uint64_t tape) override;
@@ -67,6 +70,7 @@ class SNUG_API Sketcher final : public hooks::OperatorListener, public tape::Ske
   std::unique_ptr<SketchedMoments> moments_;  // while it sketches
   std::mutex mutex_;  // of moments_->sketch.operators and places_: a backward may run on several threads
   std::map<std::uint64_t, Places> places_;  // by tape
+  std::unordered_map<trace::BlockId, std::uint32_t> left_;
 };
 
 }  // namespace snug::capture

@@ -45,6 +45,7 @@ ProcessMemory cuda_process_memory(c10::DeviceIndex device) {
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
   ProcessMemory memory{.allocated_bytes = current_bytes(stats.allocated_bytes),
                        .reserved_bytes = current_bytes(stats.reserved_bytes),
+                       .peak_reserved_bytes = peak_bytes(stats.reserved_bytes),
                        .retries = stats.num_alloc_retries};
   note_memory_before_context(device);
   const auto now = nvml_memory(pci_bus_id(device));

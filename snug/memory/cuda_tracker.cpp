@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "snug/base/error.h"
+#include "snug/memory/cuda_layout.h"
 #include "snug/memory/cuda_stats.h"
 #include "snug/memory/recognise.h"
 
@@ -63,6 +64,8 @@ class AllocatorListener final : public CudaTracker {
   std::uint64_t allocated_bytes() const override {
     return current_bytes(allocator::getDeviceStats(device_).allocated_bytes);
   }
+
+  trace::AllocatorLayout layout() const override { return cuda_layout(device_); }
 
  private:
   struct Place {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "snug/memory/event_queue.h"
+#include "snug/trace/allocator_layout.h"
 
 namespace snug::memory {
 
@@ -20,6 +21,7 @@ class CudaTracker {
 
   virtual void take(std::vector<RawEvent>& into) = 0;  // empties the queue once every size in it is known
   virtual std::uint64_t allocated_bytes() const = 0;
+  virtual trace::AllocatorLayout layout() const = 0;  // blocks have no ids
 };
 
 }  // namespace snug::memory

@@ -15,6 +15,7 @@ struct ProcessMemory {
   std::uint64_t allocated_bytes = 0;  // live tensors
   std::uint64_t reserved_bytes =
       0;  // held by torch's allocator: allocated + cached. On the CPU nothing is cached
+  std::uint64_t peak_reserved_bytes = 0;  // on CUDA, the highest since the process began
   std::uint64_t process_bytes = 0;  // CUDA: as one sees it who looks at the device; CPU: the resident set
   std::string source;               // where process_bytes comes from
   std::int64_t retries = 0;  // how often torch's allocator had to give back its cache to meet a request

@@ -154,6 +154,16 @@ class Tracker::Impl {
   std::uint64_t allocator_bytes() const {
     return host_ ? host_->live_bytes() : books_->cuda->allocated_bytes();
   }
+  trace::AllocatorLayout layout() {
+    trace::AllocatorLayout layout;
+    if (books_->cuda) layout = books_->cuda->layout();
+    books_->with_account([&](Account& account) {
+      for (auto& segment : layout.segments)
+        for (auto& block : segment.blocks)
+          if (!block.is_free) block.id = account.block(reinterpret_cast<void*>(block.address));
+    });
+    return layout;
+  }
   Books& books() { return *books_; }
 
   // The sink gets every event, and none that comes later.
@@ -221,6 +231,9 @@ void Tracker::reset_peak() {
 }
 std::uint64_t Tracker::allocator_bytes() const {
   return impl_->allocator_bytes();
+}
+trace::AllocatorLayout Tracker::layout() {
+  return impl_->layout();
 }
 
 Tracker::Claim::Claim(Tracker& tracker, Category category)

@@ -20,6 +20,7 @@
 
 #include "snug/base/export.h"
 #include "snug/memory/out_of_budget.h"
+#include "snug/trace/allocator_layout.h"
 #include "snug/trace/ledger.h"
 #include "snug/trace/trace.h"
 
@@ -82,6 +83,8 @@ class SNUG_API Tracker {
   // The allocator's own count: the limiter's on CPU and Meta, torch's allocated_bytes on CUDA. Equal to
   // live_bytes().
   std::uint64_t allocator_bytes() const;
+  // Where everything lies, on CUDA; elsewhere empty. Between steps: nobody else may allocate meanwhile.
+  trace::AllocatorLayout layout();
 
  private:
   class Impl;

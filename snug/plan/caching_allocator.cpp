@@ -53,6 +53,13 @@ CachingAllocator::CachingAllocator(CachingAllocatorOptions options)
         "device_bytes must be the memory of a GPU, got ", options_.device_bytes);
 }
 
+CachingAllocator::CachingAllocator(
+    CachingAllocatorOptions options, const trace::AllocatorLayout& layout,
+    const std::function<void(const trace::AllocatorLayout::Block&, Handle)>& is_there)
+    : CachingAllocator(std::move(options)) {
+  for (const auto& segment : layout.segments) load(segment, is_there);
+}
+
 // malloc
 std::optional<CachingAllocator::Handle> CachingAllocator::allocate(std::uint64_t bytes) {
   check(bytes < kTooLarge, "an allocation must be smaller than 2^60 bytes, got ", bytes);
@@ -233,7 +240,7 @@ void CachingAllocator::release_cached(Pool& pool) {
   const std::vector<Key> cached(pool.free.begin(), pool.free.end());
   for (const Key& key : cached) {
     const Block& block = blocks_[key.index];
-    if (options_.expandable_segments) {
+    if (block.grows) {
       unmap(key.index);
     } else if (block.previous == kNone && block.next == kNone) {
       reserved_.current -= block.bytes;
@@ -247,7 +254,33 @@ CachingAllocator::Index CachingAllocator::make_segment(std::uint64_t bytes, bool
   const std::uint64_t address = options_.place_segment ? options_.place_segment(bytes)
                                                        : std::exchange(next_address_, next_address_ + bytes);
   return make_block(
-      {{.segment = address, .address = address, .bytes = bytes, .state = state}, kNone, kNone, small});
+      {{address, address, bytes, state, small, /*grows=*/state == BlockState::Unmapped}, kNone, kNone});
+}
+
+// One block after the other, with what is not mapped before, between and after them.
+void CachingAllocator::load(
+    const trace::AllocatorLayout::Segment& segment,
+    const std::function<void(const trace::AllocatorLayout::Block&, Handle)>& is_there) {
+  Index last = kNone;
+  std::uint64_t address = segment.address;
+  const auto add = [&](std::uint64_t bytes, BlockState state) {
+    const Index index =
+        make_block({{segment.address, address, bytes, state, segment.is_small, segment.grows}, last, kNone});
+    if (last != kNone) blocks_[last].next = index;
+    if (state != BlockState::Allocated) list(index);
+    if (state != BlockState::Unmapped) reserved_.add(bytes);
+    if (state == BlockState::Allocated) allocated_.add(bytes);
+    address += bytes;
+    return last = index;
+  };
+  for (const trace::AllocatorLayout::Block& block : segment.blocks) {
+    if (block.address > address) add(block.address - address, BlockState::Unmapped);
+    const Index index = add(block.bytes, block.is_free ? BlockState::Free : BlockState::Allocated);
+    if (!block.is_free) is_there(block, index + 1);
+  }
+  if (const std::uint64_t end = segment.address + segment.bytes; end > address)
+    add(end - address, BlockState::Unmapped);
+  next_address_ = std::max(next_address_, segment.address + segment.bytes);
 }
 
 CachingAllocator::Index CachingAllocator::make_block(const Block& block) {

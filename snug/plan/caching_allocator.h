@@ -19,6 +19,7 @@
 
 #include "snug/base/bytes.h"
 #include "snug/base/export.h"
+#include "snug/trace/allocator_layout.h"
 
 namespace snug::plan {
 
@@ -41,6 +42,8 @@ struct BlockInfo {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
   BlockState state = BlockState::Free;
+  bool small = false;  // of the pool of small ones
+  bool grows = false;  // its segment does
 };
 
 class SNUG_API CachingAllocator {
@@ -48,6 +51,9 @@ class SNUG_API CachingAllocator {
   using Handle = std::uint64_t;  // that of a freed block is given out again
 
   explicit CachingAllocator(CachingAllocatorOptions options = {});
+  // It begins with what is there, and says the handle of each block that is taken.
+  CachingAllocator(CachingAllocatorOptions options, const trace::AllocatorLayout& layout,
+                   const std::function<void(const trace::AllocatorLayout::Block&, Handle)>& is_there);
 
   // Nothing when the limit is reached even after all that is cached was given back; the cache stays empty
   // then, as in torch. Zero bytes take no block: the handle is 0, and freeing it does nothing.
@@ -72,7 +78,6 @@ class SNUG_API CachingAllocator {
   struct Block : BlockInfo {
     Index previous;  // neighbours in the segment
     Index next;
-    bool small;
   };
   struct Key {
     std::uint64_t bytes;  // 0 among the unmapped, which are sorted by address alone
@@ -113,6 +118,8 @@ class SNUG_API CachingAllocator {
   void release_cached(Pool& pool);
 
   Index make_segment(std::uint64_t bytes, bool small, BlockState state);
+  void load(const trace::AllocatorLayout::Segment& segment,
+            const std::function<void(const trace::AllocatorLayout::Block&, Handle)>& is_there);
   Index make_block(const Block& block);
   void drop_block(Index index);
   Index split_front(Index index, std::uint64_t bytes);

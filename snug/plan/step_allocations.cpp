@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -71,7 +72,7 @@ class Script {
     }
   }
 
-  void play(int steps, trace::EventSink& sink);
+  void play(StepRange steps, trace::EventSink& sink);
 
   const Sketch& sketch;
   std::vector<Moment> deaths;  // by block of the sketch, as far as it is kept
@@ -128,7 +129,7 @@ std::vector<BlockNumber> Script::workspaces_of_backward() const {
   return found;
 }
 
-void Script::play(int steps, trace::EventSink& sink) {
+void Script::play(StepRange steps, trace::EventSink& sink) {
   std::ranges::stable_sort(
       changes_, {}, [](const Change& change) { return std::tuple(change.when.at, change.when.phase); });
   const trace::NameTable no_names;
@@ -145,11 +146,11 @@ void Script::play(int steps, trace::EventSink& sink) {
                 .bytes = bytes_[change.block]},
                no_names);
   };
-  for (int step = 0; step < steps; ++step)
+  for (int step = steps.first; step < steps.first + steps.count; ++step)
     for (const Change& change : changes_) {
       write(change, step);
       if (!change.is_of_product) continue;
-      for (const BlockNumber workspace : std::exchange(workspaces, {}))
+      for (const BlockNumber workspace : std::exchange(workspaces, {}))  // a later step finds them there
         write({change.when, workspace, /*is_free=*/false}, step);
     }
 }
@@ -270,7 +271,7 @@ class ReplayedCall final : public trace::ClosureBytes {
 
 }  // namespace
 
-void replay_steps(const Timeline& timeline, std::span<const std::vector<Fate>> fates, int steps,
+void replay_steps(const Timeline& timeline, std::span<const std::vector<Fate>> fates, StepRange steps,
                   trace::EventSink& sink) {
   const Sketch& sketch = timeline.sketch();
   check(fates.size() == sketch.calls.size(), "a sketch of ", sketch.calls.size(),
@@ -287,6 +288,33 @@ void replay_steps(const Timeline& timeline, std::span<const std::vector<Fate>> f
     ReplayedCall(script, sketch.calls[call], fates[call]).play(profiles[call].away);
   script.add_blocks_of_sketch();
   script.play(steps, sink);
+}
+
+trace::AllocatorLayout as_left_by(const Sketch& sketch,
+                                  const std::unordered_map<trace::BlockId, std::uint32_t>& left,
+                                  trace::AllocatorLayout layout) {
+  std::multimap<std::uint64_t, BlockNumber> missing;  // of what the sketched step left, by bytes
+  for (BlockNumber i = 0; i < sketch.blocks.size(); ++i)
+    if (sketch.blocks[i].death == Sketch::kNever) missing.emplace(sketch.blocks[i].bytes, i);
+  const auto claim = [&](trace::AllocatorLayout::Block& block, auto is_it) {
+    const auto [first, last] = missing.equal_range(block.bytes);
+    const auto found = std::find_if(first, last, [&](const auto& entry) { return is_it(entry.second); });
+    if (found == last) return false;
+    block.id = found->second + 1;  // as Script::id() names what the first step made
+    missing.erase(found);
+    return true;
+  };
+  std::vector<trace::AllocatorLayout::Block*> others;
+  for (trace::AllocatorLayout::Segment& segment : layout.segments)
+    for (trace::AllocatorLayout::Block& block : segment.blocks) {
+      const auto known = left.find(block.id);
+      const bool is_known =
+          known != left.end() && claim(block, [&](BlockNumber number) { return number == known->second; });
+      if (!is_known && block.id != 0) others.push_back(&block);
+    }
+  for (trace::AllocatorLayout::Block* block : others)
+    if (!claim(*block, [](BlockNumber) { return true; })) block->id = 0;
+  return layout;
 }
 
 }  // namespace snug::plan

@@ -67,7 +67,7 @@ PlannedStep plan_step(const Step& step, const PlanOptions& options, std::shared_
   if (!planner) planner = make_planner(step, options);
   plan::Decision decision =
       step.device.is_cuda()
-          ? plan::decide_within(*planner, options.budget_bytes, hardware_for(step, options).memory_bytes)
+          ? plan::decide_within(*planner, options.budget_bytes, {hardware_for(step, options).memory_bytes})
           : planner->decide(options.budget_bytes);
   plan::Plan plan = planner->write_down(decision, identity_of(step));
   return {std::move(plan), std::move(decision), std::move(planner)};

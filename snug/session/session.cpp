@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <functional>
 #include <limits>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "snug/plan/cost.h"
 #include "snug/plan/fitted.h"
 #include "snug/plan/planner.h"
+#include "snug/plan/step_allocations.h"
 #include "snug/session/known_plans.h"
 #include "snug/session/planned_fates.h"
 #include "snug/session/torch_settings.h"
@@ -107,6 +109,7 @@ class Session::Impl {
                                        : 0);
     if (options_.plan) known_ = &plans_.add(*std::exchange(options_.plan, std::nullopt), 0);
     if (options_.device.is_cuda() && options_.budget_bytes) memory::empty_cuda_cache();
+    last_memory_ = memory::process_memory(options_.device, tracker_.live_bytes());
     recording_ = make_recording(parameters);
     tracker_.adopt(parameters, trace::Category::Parameter);
     tracker_.adopt(options_.adopt, trace::Category::Other);
@@ -186,7 +189,6 @@ class Session::Impl {
     Planned,
     Lean  // keeps nothing: no plan fits
   };
-  static constexpr double kFirstGaps = 0.04, kMoreGaps = 0.03, kSpareGaps = 0.005, kMostGaps = 0.25;
   static constexpr int kMostSketches = 3;  // in a row that lead to no plan for the step at hand
 
   Stage first_stage() const {
@@ -237,8 +239,14 @@ class Session::Impl {
     last_peak_ = peak.total;
     if (last_peak_ > measured_.peak.total) measured_.peak = std::move(peak);
     tracker_.reset_peak();
+    const std::uint64_t peak_before = last_memory_.peak_reserved_bytes;
     last_memory_ = memory::process_memory(options_.device, tracker_.live_bytes());
-    if (last_memory_.process_bytes > measured_.memory.process_bytes) measured_.memory = last_memory_;
+    memory::ProcessMemory highest = last_memory_;
+    if (highest.peak_reserved_bytes > peak_before) {  // the allocator may have given some of it back since
+      highest.process_bytes += highest.peak_reserved_bytes - highest.reserved_bytes;
+      highest.reserved_bytes = highest.peak_reserved_bytes;
+    }
+    if (highest.process_bytes > measured_.memory.process_bytes) measured_.memory = highest;
   }
 
   std::vector<trace::RegionTape> take_tapes() {
@@ -296,27 +304,17 @@ class Session::Impl {
     decide();
   }
 
-  // Note [What torch's allocator holds beside a sketch]
-  // A sketch of a step as it runs does not know the gaps between what was there before: an optimizer's states
-  // lie where its first step left room. So some room is left at first; a step that made the allocator empty
-  // its cache makes a plan with more of it, and the first that did not makes one with as much as it used.
+  // The model of torch's allocator knows the step that was sketched, on one stream. Whatever else makes it
+  // empty its cache gets room; what steps of other sizes left in it is no reason.
   void look_at_allocator() {
-    if (!options_.device.is_cuda() || !planner_) return;
-    const std::int64_t retries = std::exchange(retries_, last_memory_.retries);
-    const auto budget = static_cast<double>(budget_bytes());
-    if (last_memory_.retries > retries) {
-      if (gap_share_ >= kMostGaps) return;
-      gap_share_ += kMoreGaps;
-      are_gaps_known_ = true;
-      options_.say("torch's allocator had to give back its cache: it gets more room");
-      return decide();
-    }
-    if (std::exchange(are_gaps_known_, true) || known_->plan.predicted.peak_bytes == 0) return;
-    const double unused = (static_cast<double>(known_->plan.predicted.peak_bytes) -
-                           static_cast<double>(last_memory_.process_bytes)) /
-                          budget;
-    gap_share_ = std::max(0.0, gap_share_ - unused + kSpareGaps);
-    decide(/*is_said=*/false);
+    const std::int64_t before = std::exchange(retries_, last_memory_.retries);
+    const bool is_of_that_size = known_->size == 0 || known_->size == size_;
+    if (!planner_ || last_memory_.retries == before || !is_of_that_size) return;
+    const std::uint64_t more = budget_bytes() / 64;
+    if (gap_bytes_ + more > budget_bytes() / 4) return;
+    gap_bytes_ += more;
+    options_.say("torch's allocator had to give back its cache: it gets more room");
+    decide();
   }
 
   void sketch_after(const std::string& why) {
@@ -342,13 +340,14 @@ class Session::Impl {
     if (sketch.calls.empty()) return sketch_the_next();  // no backward in this step
     const bool is_exploring = explored_ && !known_;
     if (!is_exploring) splits_.clear();
+    if (splits_.empty()) left_.clear();
     splits_.push_back(split_of(std::move(sketch)));
+    left_[splits_.back().model.get()] = sketcher_.left();
     if (is_exploring && explore_further()) return sketch_the_next();
     std::ranges::stable_sort(splits_, std::greater(), &plan::Split::micro_batch);
     planner_.emplace(std::exchange(splits_, {}), plan::overhead_of(*options_.hardware));
     outside_bytes_ = budget_.settle_outside();
     unplanned_bytes_ = 0;
-    are_gaps_known_ = gap_share_ != kFirstGaps;
     decide();
   } catch (const std::exception& error) {
     splits_.clear();
@@ -401,16 +400,22 @@ class Session::Impl {
     return budget_bytes() > outside ? budget_bytes() - outside : 0;
   }
 
-  void decide(bool is_said = true) {
+  // On a GPU from what its allocator holds once its cache, which no plan asked for, is gone.
+  plan::Decision fastest_that_fits() {
+    if (!options_.device.is_cuda()) return planner_->decide(budget_bytes());
+    memory::empty_cuda_cache();
+    const trace::AllocatorLayout layout = tracker_.layout();
+    const auto held = [&](const plan::StepModel& model) {
+      return plan::as_left_by(model.sketch(), left_.at(&model), layout);
+    };
+    return plan::decide_within(*planner_, budget_bytes(), {machine::memory_bytes(options_.device), held});
+  }
+
+  void decide() {
     plan::Overhead overhead = planner_->overhead();
-    overhead.outside_bytes = outside_bytes_ + unplanned_bytes_;
-    if (options_.device.is_cuda())
-      overhead.outside_bytes += static_cast<std::uint64_t>(gap_share_ * static_cast<double>(budget_bytes()));
+    overhead.outside_bytes = outside_bytes_ + unplanned_bytes_ + gap_bytes_;
     planner_->set_overhead(overhead);
-    const plan::Decision decision =
-        options_.device.is_cuda()
-            ? plan::decide_within(*planner_, budget_bytes(), machine::memory_bytes(options_.device))
-            : planner_->decide(budget_bytes());
+    const plan::Decision decision = fastest_that_fits();
     if (!decision.fits) return stay_lean(decision);
     const plan::Split& split = planner_->split(decision.taken);
     const std::int64_t size = rows_ > 0 ? size_ / rows_ * split.micro_batch : 0;
@@ -418,13 +423,10 @@ class Session::Impl {
         planner_->write_down(decision, known_ ? known_->plan.step : identity_of({.device = options_.device})),
         size);
     ++plans_made_;
-    if (options_.device.is_cuda()) memory::empty_cuda_cache();  // of a step that nothing was planned for
-    retries_ = last_memory_.retries;
     if (explored_ && (!known_ || planner_->splits().size() > 1)) explored_->pass_size = size;
     if (session::difference(made.plan, wanted_).empty()) sketches_ = 0;
     use(size > 0 ? made : plans_.largest_like(made));
-    if (is_said)
-      options_.say(concat("planned from a step of this run: ", format_bytes(made.plan.predicted.peak_bytes)));
+    options_.say(concat("planned from a step of this run: ", format_bytes(made.plan.predicted.peak_bytes)));
   }
 
   // A step that keeps nothing has just run, so that one fits.
@@ -439,7 +441,9 @@ class Session::Impl {
   }
 
   void use(const KnownPlan& known) {
+    if (options_.device.is_cuda()) memory::empty_cuda_cache();  // steps under another one left it
     known_ = &known;
+    retries_ = last_memory_.retries;
     reserve_host(known.plan.predicted.host_bytes);
     recording_->use(planned_fates());
     stage_ = Stage::Planned;
@@ -475,8 +479,9 @@ class Session::Impl {
   const KnownPlan* known_ = nullptr;  // the one in use
   std::optional<plan::Planner> planner_;
   std::uint64_t outside_bytes_ = 0, unplanned_bytes_ = 0;  // that steps hold beside its sketch
-  double gap_share_ = kFirstGaps;  // of the budget; see Note [What torch's allocator holds beside a sketch]
-  bool are_gaps_known_ = false;
+  // By model: what its sketched step left.
+  std::unordered_map<const plan::StepModel*, std::unordered_map<trace::BlockId, std::uint32_t>> left_;
+  std::uint64_t gap_bytes_ = 0;  // for torch's allocator, beyond what its model says
   std::int64_t retries_ = 0;
   // What of this step was not as planned, first.
   std::optional<std::pair<session::Difference, std::string>> difference_;

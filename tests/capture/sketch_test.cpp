@@ -110,7 +110,7 @@ void expect_exact(const Run& run, int assignments, unsigned seed) {
     SCOPED_TRACE(testing::Message() << "assignment " << i << ", seed " << seed);
     const LiveLog ran = captured(run, as_fates(sketched, fates));
     LiveLog replayed;
-    plan::replay_steps(timeline, fates, 1, replayed);
+    plan::replay_steps(timeline, fates, {.count = 1}, replayed);
     ASSERT_EQ(simulated_peak(timeline, fates), ran.ledger.peak_bytes());
     ASSERT_EQ(replayed.taken, ran.taken);
   }
@@ -240,7 +240,7 @@ TEST(SketchedStep, InTheMiddleOfARunItIsFollowedByItsLike) {
     tracker.send_to(&ran);
     for (int k = 0; k < 3; ++k) step();
     tracker.send_to(nullptr);
-    plan::replay_steps(timeline, fates, 3, replayed);
+    plan::replay_steps(timeline, fates, {.count = 3}, replayed);
     ASSERT_EQ(replayed.taken, ran.taken) << "assignment " << i;
   }
 }

@@ -7,10 +7,12 @@
 #include <torch/cuda.h>
 
 #include <iostream>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "snug/base/bytes.h"
+#include "snug/memory/tracker.h"
 #include "snug/plan/caching_allocator.h"
 #include "tests/plan/random_steps.h"
 
@@ -117,6 +119,22 @@ class CachingAllocatorCuda : public testing::Test {
     ASSERT_EQ(model_.retries(), static_cast<std::uint64_t>(real.num_alloc_retries));
   }
 
+  // From here on the model is one that begins with what torch says is there.
+  void begin_with_what_is_there(CachingAllocatorOptions options) {
+    std::map<std::uint64_t, CachingAllocator::Handle> there;  // by address
+    options.device_bytes = device_bytes();
+    options.place_segment = [this](std::uint64_t) { return reinterpret_cast<std::uint64_t>(pointer_); };
+    memory::Tracker tracker({.device = c10::Device(c10::kCUDA, 0)});
+    model_ =
+        CachingAllocator(options, tracker.layout(), [&](const auto& block, CachingAllocator::Handle handle) {
+          EXPECT_NE(block.id, 0u) << "the tracker knows what is there";
+          there[block.address] = handle;
+        });
+    for (Live& live : live_) live.model = there.at(reinterpret_cast<std::uint64_t>(live.real));
+    torchs::resetAccumulatedStats(0);
+    torchs::resetPeakStats(0);
+  }
+
   // How far off the peak is when addresses are guessed; a finding, not a promise.
   void report_blind(const std::string& name) {
     const auto guessed = static_cast<double>(blind_.peak_reserved_bytes());
@@ -148,6 +166,20 @@ TEST_F(CachingAllocatorCuda, ExpandableSegmentsAgreeAtEveryEvent) {
     ASSERT_NO_FATAL_FAILURE(use({.expandable_segments = true}));
     ASSERT_NO_FATAL_FAILURE(play(seed, 3000, 3_GiB));
     report_blind("expandable");
+  }
+}
+
+// As a session finds it: parameters in segments of fixed sizes, states in those that grow.
+TEST_F(CachingAllocatorCuda, OneThatBeginsWithWhatIsThereAgreesAtEveryEvent) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    ASSERT_NO_FATAL_FAILURE(use({}));
+    ASSERT_NO_FATAL_FAILURE(play(seed, 500, 1_GiB));
+    c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+    ASSERT_NO_FATAL_FAILURE(begin_with_what_is_there({.expandable_segments = true}));
+    ASSERT_NO_FATAL_FAILURE(play(seed + 100, 1500, 3_GiB));
+    if (seed % 2 == 0) torchs::emptyCache();
+    ASSERT_NO_FATAL_FAILURE(begin_with_what_is_there({.expandable_segments = true}));
+    ASSERT_NO_FATAL_FAILURE(play(seed + 200, 1500, 3_GiB));
   }
 }
 

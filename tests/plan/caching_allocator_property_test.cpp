@@ -1,6 +1,7 @@
 // The model of torch's allocator: what must hold for any sequence.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 
 #include "snug/plan/caching_allocator.h"
@@ -130,6 +131,64 @@ TEST_P(AnySequence, ACopyGoesOnByItself) {
   free_all(allocator);
   EXPECT_EQ(copy.allocated_bytes(), allocated);
   ASSERT_NO_FATAL_FAILURE(expect_consistent(copy));
+}
+
+// As torch's snapshot would tell it: blocks with memory, by segment.
+trace::AllocatorLayout told(const CachingAllocator& allocator) {
+  trace::AllocatorLayout layout;
+  for (const BlockInfo& block : allocator.layout()) {
+    if (layout.segments.empty() || layout.segments.back().address != block.segment)
+      layout.segments.push_back({.address = block.segment, .is_small = block.small, .grows = block.grows});
+    auto& segment = layout.segments.back();
+    segment.bytes += block.bytes;
+    if (block.state != BlockState::Unmapped)
+      segment.blocks.push_back({.address = block.address,
+                                .bytes = block.bytes,
+                                .is_free = block.state == BlockState::Free,
+                                .id = block.address + 1});
+  }
+  return layout;
+}
+
+TEST_P(AnySequence, OneThatBeginsWithALayoutGoesOnAsTheOneThatHadIt) {
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    CachingAllocator first = make();
+    RandomSteps steps(seed, 600_MiB);
+    for (int i = 0; i < 1000; ++i) play(first, steps);
+    if (seed % 2 == 0) first.empty_cache();
+    std::map<std::uint64_t, CachingAllocator::Handle> there;  // by address
+    CachingAllocator second({.expandable_segments = GetParam().expandable, .limit_bytes = GetParam().limit},
+                            told(first), [&](const auto& block, CachingAllocator::Handle handle) {
+                              EXPECT_EQ(block.id, block.address + 1);
+                              there[block.address] = handle;
+                            });
+    ASSERT_NO_FATAL_FAILURE(expect_consistent(second));
+    EXPECT_EQ(second.reserved_bytes(), first.reserved_bytes());
+    std::vector<CachingAllocator::Handle> others;  // beside live_
+    for (const Live& live : live_) others.push_back(there.at(first.address(live.handle)));
+    for (int i = 0; i < 1000; ++i) {
+      const Step step = steps.next(live_.size(), live_bytes_);
+      if (step.bytes == 0) {
+        first.free(live_[step.which].handle);
+        second.free(others[step.which]);
+        live_bytes_ -= live_[step.which].bytes;
+        live_[step.which] = live_.back();
+        others[step.which] = others.back();
+        live_.pop_back();
+        others.pop_back();
+      } else {
+        const auto handle = first.allocate(step.bytes), other = second.allocate(step.bytes);
+        ASSERT_EQ(handle.has_value(), other.has_value());
+        if (!handle) continue;
+        live_.push_back({*handle, step.bytes});
+        live_bytes_ += step.bytes;
+        others.push_back(*other);
+      }
+      ASSERT_EQ(second.reserved_bytes(), first.reserved_bytes()) << "seed " << seed << " step " << i;
+    }
+    ASSERT_NO_FATAL_FAILURE(expect_consistent(second));
+    free_all(first);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Allocators, AnySequence,

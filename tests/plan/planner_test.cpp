@@ -81,7 +81,7 @@ TEST(DecideWithin, TheFastestPlanThatTheAllocatorHasRoomForIsTaken) {
   const Hardware hardware = preset("h200");
   Planner planner = planner_for("llama_on_gpu", hardware);
   const auto need = [&](const Offer& offer) {
-    const Reserved found = reserved(*planner.split(offer).model, offer.chosen, hardware.memory_bytes);
+    const Reserved found = reserved(*planner.split(offer).model, offer.chosen, {hardware.memory_bytes});
     return planner.overhead().outside_with(offer.host_bytes) + std::max(found.bytes, found.needed_limit);
   };
   const std::uint64_t least = need(planner.offers().front()), most = need(planner.offers().back());
@@ -89,7 +89,7 @@ TEST(DecideWithin, TheFastestPlanThatTheAllocatorHasRoomForIsTaken) {
   std::uint64_t plain = 0;
   for (int i = 0; i <= 10; ++i) {
     const std::uint64_t budget = least + (most - least) / 10 * static_cast<std::uint64_t>(i) + 10;
-    const Decision decision = decide_within(planner, budget, hardware.memory_bytes);
+    const Decision decision = decide_within(planner, budget, {hardware.memory_bytes});
     EXPECT_TRUE(decision.fits) << budget;
     EXPECT_LE(need(decision.taken), budget);
     for (const Offer& other : planner.offers())
@@ -97,14 +97,14 @@ TEST(DecideWithin, TheFastestPlanThatTheAllocatorHasRoomForIsTaken) {
     EXPECT_NEAR(static_cast<double>(decision.taken.peak_bytes),
                 static_cast<double>(planner.overhead().outside_with(decision.taken.host_bytes) +
                                     reserved(*planner.split(decision.taken).model, decision.taken.chosen,
-                                             hardware.memory_bytes)
+                                             {hardware.memory_bytes})
                                         .bytes),
                 1)
         << "it comes from a share";
     EXPECT_TRUE(i == 0 || decision.plain.peak_bytes == plain) << "whatever the budget";
     plain = decision.plain.peak_bytes;
   }
-  EXPECT_FALSE(decide_within(planner, least / 2, hardware.memory_bytes).fits);
+  EXPECT_FALSE(decide_within(planner, least / 2, {hardware.memory_bytes}).fits);
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ TEST(Timeline, ThePeakIsThatOfTheAllocations) {
       std::vector<const Profile*> all;
       for (const Profile& profile : profiles) all.push_back(&profile);
       LiveLog log;
-      replay_steps(timeline, fates, 2, log);
+      replay_steps(timeline, fates, {.count = 2}, log);
       ASSERT_EQ(timeline.peak(all), log.ledger.peak_bytes()) << name << ", assignment " << i;
     }
   }
@@ -120,7 +120,7 @@ TEST(StepAllocations, AFurtherStepTakesItsOwnBlocksAndNothingElse) {
   for (const Sketch::Call& call : sketch.calls) kept.emplace_back(call.tape.values.size(), Fate::Keep);
   const auto taken = [&](int steps) {
     LiveLog log;
-    replay_steps(timeline, kept, steps, log);
+    replay_steps(timeline, kept, {.count = steps}, log);
     return log.taken;
   };
   const auto one = taken(1), two = taken(2), three = taken(3);
