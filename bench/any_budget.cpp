@@ -4,11 +4,13 @@
 //
 //   any_budget [budgets per model] [steps of many lengths]
 #include <ATen/cuda/CUDAContextLight.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <fmt/format.h>
 #include <torch/cuda.h>
 #include <torch/optim/adamw.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -38,8 +40,14 @@ void forget() {
   memory::empty_cuda_cache();
 }
 
+// The highest since the allocator's peak was reset.
+std::uint64_t highest_process() {
+  const memory::ProcessMemory now = memory::process_memory(kDevice);
+  return now.outside_bytes() + now.peak_reserved_bytes;
+}
+
 struct Ran {
-  std::uint64_t predicted = 0, process = 0, lean = 0;
+  std::uint64_t predicted = 0, process = 0, planned_process = 0, lean = 0;
   std::int64_t retries = 0;
   int plans = 0;
   bool as_planned = false, out_of_memory = false;
@@ -69,6 +77,7 @@ Ran run(const Case& what, std::optional<std::uint64_t> budget, int steps) {
         });
         session.end_step();
         if (step == 1) ran.lean = session.last_peak_bytes();
+        if (step == 3) c10::cuda::CUDACachingAllocator::resetPeakStats(0);  // from here on it is planned
       }
     } catch (const c10::OutOfMemoryError& error) {
       fmt::print("    {}\n", std::string(error.what()).substr(0, 400));
@@ -76,6 +85,7 @@ Ran run(const Case& what, std::optional<std::uint64_t> budget, int steps) {
     }
     ran.predicted = session.predicted_bytes();
     ran.process = session.measured().memory.process_bytes;
+    ran.planned_process = highest_process();
     ran.plans = session.plans_made();
     ran.as_planned = session.is_as_planned();
   }
@@ -103,10 +113,10 @@ void budgets(int count) {
       const auto budget =
           static_cast<std::uint64_t>(std::uniform_real_distribution(1.03 * least, most)(random));
       const Ran ran = run(what, budget, 9);
-      const double off = static_cast<double>(ran.process) / static_cast<double>(ran.predicted) - 1;
+      const double off = static_cast<double>(ran.planned_process) / static_cast<double>(ran.predicted) - 1;
       fmt::print("{:<14} {:>10} {:>10} {:>10} {:>+7.2f}% {:>4} {:>4}{}{}{}\n", what.name,
-                 format_bytes(budget), format_bytes(ran.predicted), format_bytes(ran.process), 100 * off,
-                 ran.plans, ran.retries, ran.out_of_memory ? " OUT OF MEMORY" : "",
+                 format_bytes(budget), format_bytes(ran.predicted), format_bytes(ran.planned_process),
+                 100 * off, ran.plans, ran.retries, ran.out_of_memory ? " OUT OF MEMORY" : "",
                  ran.process > budget ? " ABOVE THE BUDGET" : "", ran.as_planned ? "" : " not as planned");
       std::fflush(stdout);
     }
@@ -120,14 +130,21 @@ void lengths(int steps) {
   model->to(kDevice, at::kBFloat16);
   torch::optim::AdamW optimizer(model->parameters());
   const std::uint64_t budget = 14_GiB;
+  const auto retries = memory::process_memory(kDevice).retries;
   Session session(model->parameters(),
-                  {.device = kDevice, .budget_bytes = budget, .say = [](const std::string&) {}});
+                  {.device = kDevice, .budget_bytes = budget, .say = [](const std::string& text) {
+                     if (std::getenv("SNUG_SAY")) fmt::print("  {}\n", text);
+                   }});
   std::mt19937 random(11);
   int as_planned = 0;
-  double reserved = 0, allocated = 0;
+  double ratio = 0;  // the highest of planned steps
+  std::int64_t tokens = 0;
+  const auto start = std::chrono::steady_clock::now();
   for (int step = 0; step < steps; ++step) {
     const std::int64_t length = 64 * std::uniform_int_distribution<std::int64_t>(8, 128)(random);
     const at::Tensor batch = model->batch(8, length);
+    tokens += batch.numel();
+    c10::cuda::CUDACachingAllocator::resetPeakStats(0);
     session.run([&] {
       for (const Pass& pass : session.passes(batch)) (model->loss(pass.of(batch)) * pass.share).backward();
       optimizer.step();
@@ -135,15 +152,24 @@ void lengths(int steps) {
     });
     session.end_step();
     as_planned += session.is_as_planned();
+    const auto reserved = static_cast<double>(memory::process_memory(kDevice).peak_reserved_bytes);
+    if (session.is_as_planned())
+      ratio = std::max(ratio, reserved / static_cast<double>(session.last_peak_bytes()));
+    if (std::getenv("SNUG_SAY"))
+      fmt::print("  {:>5} tokens, {} of tensors, {} reserved{}\n", length,
+                 format_bytes(session.last_peak_bytes()), format_bytes(static_cast<std::uint64_t>(reserved)),
+                 session.is_as_planned() ? "" : ", not as planned");
   }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const Measured measured = session.measured();
-  reserved = static_cast<double>(measured.memory.reserved_bytes);
-  allocated = static_cast<double>(measured.peak.total);
   fmt::print(
-      "lengths 512 to 8192, 8 rows, {} steps, budget {}: process {}, reserved / allocated {:.3f}, {} plans, "
-      "{} steps as planned, {} retries{}\n",
-      steps, format_bytes(budget), format_bytes(measured.memory.process_bytes), reserved / allocated,
-      session.plans_made(), as_planned, measured.memory.retries,
+      "lengths 512 to 8192, 8 rows, {} steps, budget {}: process {}, reserved / allocated {:.3f} (of one "
+      "step "
+      "as planned at most {:.3f}), {} plans, {} steps as planned, {} retries, {:.1f}k tokens/s{}\n",
+      steps, format_bytes(budget), format_bytes(measured.memory.process_bytes),
+      static_cast<double>(measured.memory.reserved_bytes) / static_cast<double>(measured.peak.total), ratio,
+      session.plans_made(), as_planned, measured.memory.retries - retries,
+      1e-3 * static_cast<double>(tokens) / seconds,
       measured.memory.process_bytes > budget ? " ABOVE THE BUDGET" : "");
 }
 
