@@ -32,11 +32,12 @@ const KnownPlan& KnownPlans::add(plan::Plan plan, std::int64_t size) {
   return plans_.emplace_back(std::move(plan), size);
 }
 
-const KnownPlan* KnownPlans::covering(std::int64_t size, const KnownPlan& like) const {
+const KnownPlan* KnownPlans::covering(std::int64_t size, bool is_one_pass, const KnownPlan& like) const {
   const KnownPlan* best = nullptr;
   for (const KnownPlan& known : plans_)
     if (known.size >= size && static_cast<double>(known.size) <= kBucket * static_cast<double>(size) &&
-        is_alike(known.plan, like.plan) && (!best || known.size < best->size))
+        (is_one_pass || known.plan.accumulation != 1) && is_alike(known.plan, like.plan) &&
+        (!best || known.size < best->size))
       best = &known;
   return best;
 }

@@ -20,9 +20,9 @@ class KnownPlans {
  public:
   // One for the same structures and no larger a step goes.
   const KnownPlan& add(plan::Plan plan, std::int64_t size);
-  // For steps of this size, and not for much larger ones, with the structures of this one; null if there is
-  // none.
-  const KnownPlan* covering(std::int64_t size, const KnownPlan& like) const;
+  // For steps with passes of this size, and not for much larger ones, with the structures of this one; null
+  // if there is none. One for a single pass does not count on gradients that the pass before left.
+  const KnownPlan* covering(std::int64_t size, bool is_one_pass, const KnownPlan& like) const;
   // That makes most of those with the structures of this one.
   const KnownPlan& largest_like(const KnownPlan& known) const;
   // For the step with these tapes; null if there is none.

@@ -132,7 +132,7 @@ class Session::Impl {
     }
     if (explored_) explored_->step_size = rows * row_size;
     rows_ = each;
-    expect_size(each * row_size);
+    expect_size(each * row_size, passes.size() == 1);
     return passes;
   }
 
@@ -265,10 +265,10 @@ class Session::Impl {
   }
 
   // Before a step: what passes() says of it.
-  void expect_size(std::int64_t size) {
+  void expect_size(std::int64_t size, bool is_one_pass) {
     size_ = size;
     if (stage_ != Stage::Planned || known_->size == 0) return;
-    const KnownPlan* covering = plans_.covering(size, *known_);
+    const KnownPlan* covering = plans_.covering(size, is_one_pass, *known_);
     if (!covering) return sketch_the_next();
     if (covering != known_) use(*covering);
   }

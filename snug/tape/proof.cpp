@@ -207,9 +207,13 @@ bool Proof::lend(Entry& entry) {
   return true;
 }
 
+std::vector<Proof::Entry>::iterator Proof::lent(const Value& value) {
+  return std::ranges::find_if(entries_,
+                              [&](const Entry& entry) { return entry.value.lock().get() == &value; });
+}
+
 bool Proof::may_leave(const Value& value) {
-  const auto lent =
-      std::ranges::find_if(entries_, [&](const Entry& entry) { return entry.value.lock().get() == &value; });
+  const auto lent = this->lent(value);
   if (lent == entries_.end()) return true;
   const bool is_held = value.storage().use_count() > 1;
   if (is_held || checksum(value.storage()) != sums_[lent->last]) return false;

@@ -60,6 +60,7 @@ class Proof {
   // Before the first one, compares what others held. Throws if what is to be recomputed needs what changed.
   void before_unpack(bool is_in_backward);
   bool may_leave(const Value& value);  // the device, as far as others are concerned
+  bool asks_before_it_leaves(const Value& value) { return lent(value) != entries_.end(); }
 
   // A node of someone's own may write its gradients over what it is given, as kernels do to spare memory. Who
   // saved the same tensor sees that, as in plain autograd; a replay must not. Once seen, it is kept.
@@ -97,6 +98,7 @@ class Proof {
   std::vector<Result> made_of_something_else(const Entry& entry) const;  // than it was at its end
   std::string needs_it_as_it_was(const Value& value, const c10::FunctionSchema* reader) const;
   bool lend(Entry& entry);
+  std::vector<Entry>::iterator lent(const Value& value);  // once the forward has ended
   void conclude();
 
   Tape& tape_;

@@ -290,6 +290,7 @@ void Tape::keep_what_others_hold() {
       keep_after_all(value, c10::Storage(std::move(alive)), "");
       continue;
     }
+    if (proof_ && proof_->asks_before_it_leaves(*value)) continue;
     value->fate = Fate::Keep;
     value->stay(c10::Storage(std::move(alive)));
     if (value->checksum) value->checksum = checksum(value->storage());

@@ -76,6 +76,27 @@ TEST_F(ForeignCode, ASliceWrittenThroughDataOfWhatWasSaved) {
   });
 }
 
+// As a proven call may offload it: whoever still has it may write it.
+TEST_F(ForeignCode, WhatCameIntoARegionWrittenAfterTheRegionEnded) {
+  for (const bool is_held : {true, false})
+    for (const std::size_t writes_after : {0u, 1u, 2u, 3u})
+      expect_same(
+          [&](const Region& region) {
+            const at::Tensor x = leaf({8, 8});
+            Tensors held;
+            at::Tensor l = x * 2;
+            const char* const names[] = {"one", "two", "three", "four"};
+            for (std::size_t i = 0; i < 4; ++i) {
+              const at::Tensor in = l;
+              l = region(names[i], [&] { return in + (in * in).sin(); });
+              if (is_held) held.push_back(in);
+              if (i == writes_after) raw_scale(in.detach(), 2);
+            }
+            return ag::grad({l.sum()}, {x});
+          },
+          1);
+}
+
 TEST_F(ForeignCode, WeightsSwappedThereAndBack) {
   expect_same([](const Region& region) {
     const at::Tensor x = leaf({8, 8}), w = leaf({8, 8}, 2), average = leaf({8, 8}, 3).detach();
