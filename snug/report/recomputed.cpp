@@ -69,7 +69,7 @@ std::string recomputed(const trace::Totals& totals, std::uint64_t forwards, std:
   RegionTotals all;
   for (const auto& [region, some] : totals) all += some;
   for (const auto& [why, what] : all.refused)
-    text += fmt::format("kept although it was not to be: {} of {}: {}\n", format_bytes(what.bytes / forwards),
+    text += fmt::format("kept against its fate: {} of {}: {}\n", format_bytes(what.bytes / forwards),
                         why.first.empty() ? "offloaded values" : why.first, why.second);
   return text;
 }

@@ -308,7 +308,7 @@ class Session::Impl {
       if (gap_share_ >= kMostGaps) return;
       gap_share_ += kMoreGaps;
       are_gaps_known_ = true;
-      options_.say("torch's allocator had to give back its cache: it gets more room");
+      options_.say("torch's allocator had to empty its cache: the next plan leaves it more room");
       return decide();
     }
     if (std::exchange(are_gaps_known_, true) || known_->plan.predicted.peak_bytes == 0) return;
@@ -322,11 +322,10 @@ class Session::Impl {
   void sketch_after(const std::string& why) {
     if (++sketches_ > kMostSketches) {
       if (sketches_ == kMostSketches + 1)
-        options_.say(why + "; such regions are recomputed from now on: steps differ too much to be planned");
+        options_.say(why + "; steps differ too much to be planned: such regions are recomputed from now on");
       return;
     }
-    options_.say(why +
-                 "; the next step recomputes everything while it is sketched, then there is a new plan");
+    options_.say(why + "; the next step recomputes everything while it is sketched; a new plan follows");
     sketch_the_next();
   }
 
