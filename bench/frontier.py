@@ -5,7 +5,7 @@
 
 Llama-like, 1.26B parameters, 32,768 tokens per step, bf16 with exact states. Beside each row stand the peers at that budget, as measured on
 such a machine (not in this run), and the best that can be had without a plan, by hand: of every micro-batch with nothing, cheap values or
-whole blocks re-made, the fastest that fits. Plan and hand take turns, because a GPU's speed drifts by a percent or two.
+whole blocks recomputed, the fastest that fits. Plan and hand take turns, because a GPU's speed drifts by a percent or two.
 """
 import argparse
 import functools

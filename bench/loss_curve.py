@@ -97,7 +97,7 @@ def main():
     parser.add_argument("snug")
     parser.add_argument("--steps", type=int, default=200, help=f"a multiple of {STRETCH}, more than {WARMUP}")
     parser.add_argument("--out", type=pathlib.Path, help="the loss of every step as CSV")
-    parser.add_argument("--budget", help="of snug train; default: none, nothing re-made")
+    parser.add_argument("--budget", help="of snug train; default: none, nothing recomputed")
     options = parser.parse_args()
     if options.steps <= WARMUP or options.steps % STRETCH:
         parser.error(f"--steps: expected a multiple of {STRETCH} above {WARMUP}, got {options.steps}")

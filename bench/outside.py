@@ -18,7 +18,7 @@ import time
 
 from frontier import GIB, train
 
-# Model, numbers of sequences, tokens of each, budgets in GiB: from what offloads and re-makes a lot to what keeps all.
+# Model, numbers of sequences, tokens of each, budgets in GiB: from what offloads and recomputes a lot to what keeps all.
 STEPS = [("llama-1.3b", (1,), 32768, (19.5, 36)), ("llama-1.3b", (2, 4), 8192, (19.5, 36)), ("llama-1.3b", (4, 8, 16), 2048, (19, 36)),
          ("qwen3-0.6b", (1,), 32768, (11, 30)), ("qwen3-0.6b", (2, 4, 8), 2048, (10, 24)), ("gpt2-medium", (8, 16), 1024, (7, 20)),
          ("gpt2", (8, 16, 32), 1024, (3.5, 16))]

@@ -1,8 +1,8 @@
 // What do recomputation and offload cost, and what do they save? One Llama-like model out of torch's own
-// operators, forward and backward without an optimizer: plain autograd, then the tape keeping all, re-making
-// cheap values, re-making whole blocks (and the same with the proof in every step, or in none), moving all to
-// the host, re-making cheap values and moving the rest, in turns in one process. bench/recompute_twin.py does
-// the same operations under torch.utils.checkpoint.
+// operators, forward and backward without an optimizer: plain autograd, then the tape keeping all,
+// recomputing cheap values, recomputing whole blocks (and the same with the proof in every step, or in none),
+// moving all to the host, recomputing cheap values and moving the rest, in turns in one process.
+// bench/recompute_twin.py does the same operations under torch.utils.checkpoint.
 //
 //   build/bin/recompute cpu        hidden 256, 8 layers, fp32
 //   build/bin/recompute cuda       1.26B parameters, 8 x 4096 tokens, bf16

@@ -69,11 +69,11 @@ void add_convert(CLI::App& snug) {
       *snug.add_subcommand("convert", "Weights into other shards or another dtype, one tensor at a time");
   auto flags = std::make_shared<Flags>();
   verb.add_option("FROM", flags->from, "Hugging Face folder, or a state that 'snug train' saved")->required();
-  verb.add_option("TO", flags->to, "Folder to make; must not be there")->required();
+  verb.add_option("TO", flags->to, "Folder to make; it must not exist yet")->required();
   add_choice(
       verb, "--dtype", "fp32|bf16|fp16", flags->dtype,
       [](const std::string& text) { return train::parse_precision(text, "--dtype"); },
-      "Of the result; default: as it is");
+      "Type of the weights that are written; default: unchanged");
   add_choice(verb, "--shard-size", "SIZE", flags->shard_bytes, parse_bytes,
              "The most that one file holds; default 5GB");
   add_json(verb, flags->json);

@@ -95,7 +95,7 @@ void add_estimate(CLI::App& snug) {
   auto flags = std::make_shared<Flags>();
   add_count(verb, "--params", flags->params, "Number of parameters, such as 7e9");
   add_text(verb, "--model", "NAME|PATH", flags->model,
-           "Instead: a preset (" + models::preset_names() + "), folder or config.json");
+           "Instead of --params: a preset (" + models::preset_names() + "), folder or config.json");
   add_choice(verb, "--precision", "fp32|bf16|fp16", flags->precision, parse_precision,
              "Default bf16 on a GPU, fp32 on the CPU");
   add_choice(verb, "--master", "split|fp32", flags->master, train::parse_master,

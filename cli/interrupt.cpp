@@ -40,8 +40,8 @@ bool is_ignored(int signal) {
 }  // namespace
 
 const std::atomic<bool>& stop_on_signal(std::string_view after) {
-  const auto end =
-      fmt::format_to_n(notice, sizeof notice, "\nstopping after {}; once more ends at once\n", after);
+  const auto end = fmt::format_to_n(notice, sizeof notice,
+                                    "\nstopping after {}; a second signal ends the run at once\n", after);
   notice_length = static_cast<std::size_t>(end.out - notice);
   struct sigaction action {};
   action.sa_handler = on_signal;

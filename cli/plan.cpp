@@ -105,7 +105,7 @@ void add_plan(CLI::App& snug) {
   add_choice(verb, "--budget", "SIZE", flags->budget, parse_budget,
              "The most memory to use: 12GiB, 800MiB; default: the GPU's, or the plain step's on the CPU");
   add_number(verb, "--max-slowdown", flags->max_slowdown,
-             "Instead of a budget: the smallest that makes the step at most so many times as long");
+             "Instead of a budget: the smallest with which the step takes at most X times as long");
   add_text(
       verb, "--hardware", "NAME|FILE", flags->hardware,
       "Plan for " + plan::preset_names() +

@@ -44,7 +44,7 @@ void check_writable(const fs::path& path) {
   std::error_code unreachable;  // then opening it says why
   check(!fs::is_directory(path, unreachable), path.string(), ": is a folder, expected a file");
   check(!fs::exists(path, unreachable) || fs::is_regular_file(path, unreachable), path.string(),
-        ": is no regular file, which is all that is replaced; --json prints to standard output");
+        ": is not a regular file, and no other is replaced; --json prints to standard output");
   OutputFile(path.string() + ".part");  // and is gone
 }
 
@@ -135,9 +135,10 @@ void add_probe(CLI::App& snug) {
   add_text(verb, "--model", "NAME|PATH", flags->model,
            "Time products and attention at the shapes of this preset (" + models::preset_names() +
                "), folder or config.json; default llama-1.3b");
-  add_text(verb, "--out", "FILE", flags->out,
-           "Write here; default: this machine's, snug/hardware-cuda.json or -cpu.json in $XDG_CACHE_HOME or "
-           "~/.cache");
+  add_text(
+      verb, "--out", "FILE", flags->out,
+      "File to write; default: this machine's, snug/hardware-cuda.json or -cpu.json in $XDG_CACHE_HOME or "
+      "~/.cache");
   verb.add_flag("--no-disk", flags->no_disk, "Leave out the disk: no test file of 256 MiB beside FILE")
       ->disable_flag_override();
   add_json(verb, flags->json);

@@ -26,8 +26,8 @@ std::uint64_t forwards(const TrainConfig& config, const TrainResult& result) {
 
 std::string recompute_text(const TrainConfig& config, const TrainResult& result) {
   if (result.measured.recomputed.empty()) return "";
-  return fmt::format("\nRecompute {}, bytes per forward of {} sequences\n{}", mode(config),
-                     config.micro_batch,
+  return fmt::format("\nRecompute {}, bytes per forward of {} {}\n{}", mode(config), config.micro_batch,
+                     config.micro_batch == 1 ? "sequence" : "sequences",
                      report::recomputed(result.measured.recomputed, forwards(config, result),
                                         static_cast<std::uint64_t>(result.steps)));
 }

@@ -196,9 +196,8 @@ void add_train(CLI::App& snug) {
       ->disable_flag_override();
   add_text(verb, "--out-dir", "PATH", flags->out_dir,
            "The run directory; default runs/MODEL-N, the first that is free");
-  add_count(
-      verb, "--save-every", flags->save_every,
-      "Save the state after every so many steps, in out-dir/state/step-N; default: after the last alone", 1);
+  add_count(verb, "--save-every", flags->save_every,
+            "Save the state every N steps, in out-dir/state/step-N; default: after the last step only", 1);
   add_count(verb, "--keep-last", flags->keep_last, "States to keep; default 2", 1);
   verb.add_flag("--no-save", flags->no_save, "Save nothing: for measurements")->disable_flag_override();
   verb.add_flag(

@@ -25,7 +25,7 @@ void add_loop_flags(CLI::App& verb, TrainingFlags& flags) {
   verb.add_flag("--allow-nan", flags.allow_nan, "Go on when the loss or the gradients are not finite")
       ->disable_flag_override();
   add_number(verb, "--loss-scale", flags.loss_scale,
-             "fp16: of the first step; halved when gradients overflow; default 65536");
+             "fp16: loss scale of the first step; halved when gradients overflow; default 65536");
 }
 
 bool parse_decay(const std::string& text) {
@@ -36,7 +36,7 @@ bool parse_decay(const std::string& text) {
 void add_optimizer_flags(CLI::App& verb, TrainingFlags& flags) {
   add_number(verb, "--lr", flags.lr, "Learning rate; default 3e-4");
   add_choice(verb, "--schedule", "constant|cosine|linear", flags.schedule, optim::parse_schedule,
-             "Of the learning rate; default constant");
+             "How the learning rate falls; default constant");
   add_count(verb, "--warmup", flags.warmup, "Steps over which the learning rate rises; default 0", 0);
   add_number(verb, "--clip", flags.clip, "Largest global norm of the gradients, 0 = any; default 1");
   add_number(verb, "--weight-decay", flags.weight_decay, "Default 0.01 for adamw, 0 for sgd");
@@ -143,20 +143,21 @@ void add_step_flags(CLI::App& verb, TrainingFlags& flags) {
 }
 
 void add_max_tokens(CLI::App& verb, TrainingFlags& flags) {
-  add_count(verb, "--max-tokens", flags.max_tokens,
-            "Plan for sequences of up to so many tokens; default --seq-len", 1, kMostSequences);
+  add_count(verb, "--max-tokens", flags.max_tokens, "Plan for sequences of up to N tokens; default --seq-len",
+            1, kMostSequences);
 }
 
 void add_data_flags(CLI::App& verb, TrainingFlags& flags) {
   add_text(verb, "--data", "FILE|synthetic", flags.data,
            "Token file (*.bin), plain text, or synthetic (default)");
   add_count(verb, "--shuffle", flags.shuffle, "Seed of a shuffled order; default: in file order", 0);
-  add_count(verb, "--seed", flags.seed, "Of weights and synthetic data; default 0", 0);
+  add_count(verb, "--seed", flags.seed, "Seed of weights and synthetic data; default 0", 0);
   add_choice(verb, "--recompute", "none|cheap|block", flags.recompute, train::parse_recompute,
              "What the backward recomputes: nothing, all but matrix products and attention, or whole blocks; "
              "default none");
-  add_choice(verb, "--offload", "SIZE|P%|all", flags.offload, train::parse_offload,
-             "How much of what that leaves kept is on the host between forward and backward; default none");
+  add_choice(
+      verb, "--offload", "SIZE|P%|all", flags.offload, train::parse_offload,
+      "How much of what --recompute keeps waits on the host between forward and backward; default none");
   add_host_budget(verb, flags);
 }
 

@@ -71,7 +71,7 @@ void run(const Flags& flags) {
                     config.micro_batch, config.accumulation(), config.batch_size, format_bytes(predicted),
                     format_bytes(measured), format_bytes(*flags.budget)));
   if (chosen.hardware.is_gpu)
-    print(fmt::format("Context and libraries: {} reckoned with, by {}\n",
+    print(fmt::format("Context and libraries: {} expected, by {}\n",
                       format_bytes(chosen.hardware.outside_bytes), chosen.text()));
 }
 

@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
     return snug::checkpoint([&](at::Tensor y) { return net->forward(std::move(y)); }, std::move(x));
   });
 
-  // The same by single values: matrix products stay, what is cheap to make again goes.
+  // The same by single values: matrix products stay, what is cheap to recompute goes.
   snug::tape::Recording recording(snug::tape::Fates::cheap(), {.time_replays = true});
   snug::region("layers",
                [&] {

@@ -155,7 +155,8 @@ Sketch::Call Sketcher::make_call(const SketchedMoments& moments, std::uint64_t n
     Sketch::Node& asks = call.nodes.emplace_back();
     for (std::size_t k = 0; k < node.size(); ++k, ++unpack) {
       asks.unpacks.push_back(unpack->at);
-      // What is really re-made may live on for others: a node is done when autograd lets go of what it saved.
+      // What is really recomputed may live on for others: a node is done when autograd lets go of what it
+      // saved.
       const Moment end = stand_ins_ ? unpack->end : std::min(unpack->end, call.releases[unpack->save]);
       asks.end = std::max(asks.end, end);
     }

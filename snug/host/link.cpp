@@ -13,7 +13,8 @@ void check_fits(const void* memory, const Slot& slot, std::uint64_t bytes) {
   check(static_cast<bool>(slot), "host memory: a copy to or from an empty slot");
   check(bytes <= slot.bytes(), "host memory: a copy of ", bytes, " bytes to or from a slot of ",
         slot.bytes());
-  check(memory != nullptr || bytes == 0, "host memory: a copy of ", bytes, " bytes to or from nowhere");
+  check(memory != nullptr || bytes == 0, "host memory: a copy of ", bytes,
+        " bytes to or from a null pointer");
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ void copy_config(const fs::path& from, const fs::path& to, std::optional<c10::Sc
 Converted convert_weights(const fs::path& from, const fs::path& to, const ConvertOptions& options) {
   std::error_code error;
   const fs::path target = to.has_filename() ? to : to.parent_path();
-  check(!fs::exists(target, error), target.string(), ": is there already; expected a new folder");
+  check(!fs::exists(target, error), target.string(), ": exists already; expected a new folder");
   check(options.shard_bytes > 0, "a file of weights must hold more than 0 bytes");
   const WeightFiles weights(from);
   std::optional<SavedState> state;

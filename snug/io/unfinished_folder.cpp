@@ -22,7 +22,7 @@ void sync_folder(const fs::path& folder) {
   if (opened >= 0) ::close(opened);
   if (!synced)
     throw RunError(
-        concat(folder.string(), ": cannot be brought to the disk: ", std::generic_category().message(error)));
+        concat(folder.string(), ": cannot be flushed to the disk: ", std::generic_category().message(error)));
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ std::string DeviceBudget::check_outside(const ProcessMemory& memory) {
   empty_cuda_cache();
   return concat("the process holds ", format_bytes(memory.process_bytes), " of a budget of ",
                 format_bytes(*budget_), ": beside torch's allocator ", format_bytes(outside), ", ",
-                format_bytes(more), " more than was reckoned with (", memory.source,
+                format_bytes(more), " more than expected (", memory.source,
                 "). The allocator's cache was emptied, and from now on it gets that much less");
 }
 

@@ -36,7 +36,7 @@ class SNUG_API DeviceBudget {
   // is now, and a little. Returns that.
   std::uint64_t settle_outside();
 
-  // Between steps: measures the outside and caps anew. Returns what a user should know, else nothing: that
+  // Between steps: measures the outside and caps again. Returns what a user should know, else nothing: that
   // the budget is passed, or that other processes hold what it still allows.
   std::string recheck();
 

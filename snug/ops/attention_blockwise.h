@@ -4,7 +4,7 @@
 // The softmax of a row needs the row's largest score and its sum, which are known only at its end. So both
 // are kept as of the blocks seen so far, with the weighted sum of values beside them; when a block brings a
 // larger score, what was summed is scaled down to it (Milakov and Gimelshein 2018; Dao et al. 2022). Of all
-// tokens x tokens scores there is only one block's worth at a time. The backward makes them again, block by
+// tokens x tokens scores there is only one block's worth at a time. The backward recomputes them, block by
 // block: with the logarithm of each row's sum at hand a probability is one exponential.
 #pragma once
 

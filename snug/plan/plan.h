@@ -1,4 +1,4 @@
-// What was decided for a step: which values of which region are re-made or offloaded, and how the batch is
+// What was decided for a step: which values of which region are recomputed or offloaded, and how the batch is
 // split. Plain data, read and written as JSON; a plan may be saved, compared, edited by hand and applied
 // again.
 #pragma once

@@ -61,7 +61,7 @@ RegionPlan region_plan(const StepModel::Region& region, const Sketch& sketch,
     const bool is_input = value.operation == trace::TapeValue::kOutside;
     const ValueName name{value.operation, value.output,
                          is_input ? "" : tape.operations[value.operation].name};
-    // What empty() made is re-made whatever the plan says.
+    // What empty() made is recomputed whatever the plan says.
     if (fates[i] == Fate::Recompute && value.fate != Fate::Recompute) plan.recompute.push_back(name);
     if (fates[i] == Fate::Offload) plan.offload.push_back(name);
   }
@@ -165,8 +165,8 @@ const Offer& Planner::leanest_within(double slowdown) const {
   return offers_.back();
 }
 
-// In the order in which they are pulled: the batch is split, the head too, then values are re-made, and then
-// offloaded.
+// In the order in which they are pulled: the batch is split, the head too, then values are recomputed, and
+// then offloaded.
 std::vector<Lever> Planner::levers(const Offer& taken) const {
   std::vector<Lever> levers;
   const auto pull = [&](const char* name, const Amount& before, const Amount& after) {
@@ -180,10 +180,10 @@ std::vector<Lever> Planner::levers(const Offer& taken) const {
   pull("micro_batch", plain_, before);
   pull("head_chunks", before, kept);
   const std::vector<std::uint32_t> on_device = split.model->without_offload(taken.chosen);
-  const Amount remade{overhead_.on_top_of(split.model->peak_bytes(on_device)),
-                      split.model->seconds(on_device)};
-  pull("recompute", kept, remade);
-  pull("offload", remade, {taken.peak_bytes, taken.seconds});
+  const Amount recomputed{overhead_.on_top_of(split.model->peak_bytes(on_device)),
+                          split.model->seconds(on_device)};
+  pull("recompute", kept, recomputed);
+  pull("offload", recomputed, {taken.peak_bytes, taken.seconds});
   return levers;
 }
 

@@ -66,8 +66,8 @@ class Cuts {
     for (const MinCut::Node node : operations) cut.again.push_back(side[node]);
     for (std::size_t i = 0; i < values.size(); ++i) {
       const auto maker = tape_.values[i].operation;
-      const bool remade = maker != TapeValue::kOutside && cut.again[maker];
-      if (side[values[i]] && !remade) cut.bytes += weights_[i];
+      const bool recomputed = maker != TapeValue::kOutside && cut.again[maker];
+      if (side[values[i]] && !recomputed) cut.bytes += weights_[i];
     }
     for (std::size_t i = 0; i < operations.size(); ++i)
       if (cut.again[i]) cut.seconds += seconds_[i];

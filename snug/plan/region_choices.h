@@ -1,4 +1,4 @@
-// Ways to choose the fates of a region's values, from all kept to all re-made.
+// Ways to choose the fates of a region's values, from all kept to all recomputed.
 //
 // Each is the best there is for some price of memory: a minimum cut between what is saved and what is there
 // anyway finds it, whatever the region computes. Between them lie their neighbours, one operation apart.

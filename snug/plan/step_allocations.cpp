@@ -204,8 +204,9 @@ class ReplayedCall final : public trace::ClosureBytes {
   }
 
   bool may_run_again(const trace::TapeOperation& operation) const {
-    return std::ranges::any_of(operation.results, [&](ValueIndex made) { return is_remade(made); }) ||
-           std::ranges::any_of(operation.writes, [&](const auto& write) { return is_remade(write.after); });
+    return std::ranges::any_of(operation.results, [&](ValueIndex made) { return is_recomputed(made); }) ||
+           std::ranges::any_of(operation.writes,
+                               [&](const auto& write) { return is_recomputed(write.after); });
   }
 
   void stay(ValueIndex value) { memory_[value] = call_.blocks[value]; }

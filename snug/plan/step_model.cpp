@@ -55,19 +55,19 @@ std::uint64_t highest(const Timeline& timeline, const Profile& profile, std::spa
     change(at, static_cast<std::int64_t>(bytes));
     change(until, -static_cast<std::int64_t>(bytes));
   }
-  std::vector<std::int64_t> remade(added.size());
-  for (const auto& [at, bytes] : profile.remade)
-    remade[std::clamp(at, window.begin, window.end) - window.begin] += bytes;
+  std::vector<std::int64_t> recomputed(added.size());
+  for (const auto& [at, bytes] : profile.recomputed)
+    recomputed[std::clamp(at, window.begin, window.end) - window.begin] += bytes;
   std::partial_sum(added.begin(), added.end(), added.begin());
-  std::partial_sum(remade.begin(), remade.end(), remade.begin());
+  std::partial_sum(recomputed.begin(), recomputed.end(), recomputed.begin());
   for (const auto& [at, bytes] : profile.spikes)
     if (window.holds(at)) {
-      auto& level = remade[at - window.begin];
+      auto& level = recomputed[at - window.begin];
       level = std::max(level, static_cast<std::int64_t>(bytes));
     }
   std::uint64_t most = 0;
   for (Moment moment = window.begin; moment < window.end; ++moment) {
-    const std::int64_t extra = added[moment - window.begin] + remade[moment - window.begin];
+    const std::int64_t extra = added[moment - window.begin] + recomputed[moment - window.begin];
     most = std::max(most, base[moment] + static_cast<std::uint64_t>(std::max<std::int64_t>(extra, 0)));
   }
   return most;

@@ -25,7 +25,8 @@ std::vector<Moment> ends_of_use(const Sketch& sketch, const Sketch::Call& call) 
 }
 
 // By value: the moment until which the tape holds it, 0 if it does not: because autograd saved it, or because
-// it is read when another is re-made. What is to be re-made may still be saved as long as the forward has it.
+// it is read when another is recomputed. What is to be recomputed may still be saved as long as the forward
+// has it.
 std::vector<Moment> held_until(const Sketch& sketch, const Sketch::Call& call, const ClosureBytes& walk) {
   const RegionTape& tape = call.tape;
   std::vector<Moment> until(tape.values.size());
@@ -37,7 +38,7 @@ std::vector<Moment> held_until(const Sketch& sketch, const Sketch::Call& call, c
       todo.pop_back();
       if (until[value] >= end) continue;
       until[value] = end;
-      if (!walk.is_remade(value)) continue;
+      if (!walk.is_recomputed(value)) continue;
       const auto& producer = tape.operations[tape.values[value].operation];
       todo.insert(todo.end(), producer.reads.begin(), producer.reads.end());
       for (const auto& write : producer.writes) todo.push_back(write.before);
@@ -46,7 +47,7 @@ std::vector<Moment> held_until(const Sketch& sketch, const Sketch::Call& call, c
   for (std::size_t i = 0; i < tape.saves.size(); ++i) hold(tape.saves[i], call.releases[i]);
   const std::vector<Moment> ends = ends_of_use(sketch, call);
   for (ValueIndex value = 0; value < ends.size(); ++value)
-    if (walk.is_remade(value)) hold(value, std::min(ends[value], call.forward_end));
+    if (walk.is_recomputed(value)) hold(value, std::min(ends[value], call.forward_end));
   return until;
 }
 
@@ -86,7 +87,7 @@ Profile Timeline::profile(std::size_t number, std::span<const Fate> fates) const
   std::vector<std::uint32_t> offloaded;
   for (ValueIndex value = 0; value < until.size(); ++value) {
     const std::uint32_t block = call.blocks[value];
-    if (walk.is_remade(value) || call.tape.values[value].parameter || block == Sketch::kNoBlock) continue;
+    if (walk.is_recomputed(value) || call.tape.values[value].parameter || block == Sketch::kNoBlock) continue;
     if (walk.is_offloaded(value)) {
       offloaded.push_back(block);
     } else if (!is_overwritten[value] && until[value] > death(block)) {
@@ -103,11 +104,11 @@ Profile Timeline::profile(std::size_t number, std::span<const Fate> fates) const
       walk.take_peak();
       walk.unpack(call.tape.unpacks[n][k]);
       profile.spikes.push_back({moment, walk.take_peak()});
-      profile.remade.push_back({moment + 1, static_cast<std::int64_t>(walk.live_bytes() - before)});
+      profile.recomputed.push_back({moment + 1, static_cast<std::int64_t>(walk.live_bytes() - before)});
     }
     const std::uint64_t before = walk.live_bytes();
     walk.end_node();
-    profile.remade.push_back({call.nodes[n].end, static_cast<std::int64_t>(walk.live_bytes() - before)});
+    profile.recomputed.push_back({call.nodes[n].end, static_cast<std::int64_t>(walk.live_bytes() - before)});
   }
   profile.operations = walk.operations();
   return profile;
@@ -117,7 +118,7 @@ void Timeline::add_copies(const Sketch::Call& call, std::span<const Moment> unti
                           Profile& profile) const {
   for (std::size_t i = 0; i < call.tape.operations.size(); ++i)
     for (const auto& write : call.tape.operations[i].writes)
-      if (!walk.is_remade(write.before) && until[write.before] > call.ends[i])
+      if (!walk.is_recomputed(write.before) && until[write.before] > call.ends[i])
         profile.copies.push_back({call.begins[i], until[write.before], call.tape.values[write.before].bytes});
 }
 
@@ -135,7 +136,7 @@ void Timeline::add_offloaded(std::size_t number, std::span<const std::uint32_t> 
   profile.away = {needed, needed};
   if (next) profile.away.from = next->forward_end;
   for (const std::uint32_t block : blocks) profile.kept.push_back({block, profile.away.from, true});
-  profile.remade.push_back({needed, static_cast<std::int64_t>(bytes)});
+  profile.recomputed.push_back({needed, static_cast<std::int64_t>(bytes)});
   if (!next || next->nodes.empty()) return;
   profile.away.until = next->nodes.front().unpacks.front();
   profile.fetched.push_back({next->nodes.front().unpacks.front(), static_cast<std::int64_t>(bytes)});
@@ -154,7 +155,7 @@ std::vector<std::uint64_t> Timeline::live(std::span<const Profile* const> profil
     change(block.stays ? sketch_.begin : block.birth, static_cast<std::int64_t>(block.bytes));
     change(deaths[i], -static_cast<std::int64_t>(block.bytes));
   }
-  std::vector<std::int64_t> remade(sketch_.moments + 1);
+  std::vector<std::int64_t> recomputed(sketch_.moments + 1);
   for (const Profile* profile : profiles)
     for (const auto& [at, by] : profile->fetched) change(at, by);
   for (const Profile* profile : profiles)
@@ -163,16 +164,17 @@ std::vector<std::uint64_t> Timeline::live(std::span<const Profile* const> profil
       change(until, -static_cast<std::int64_t>(copied));
     }
   for (const Profile* profile : profiles)
-    for (const auto& [at, by] : profile->remade) remade[std::min(at, sketch_.moments)] += by;
+    for (const auto& [at, by] : profile->recomputed) recomputed[std::min(at, sketch_.moments)] += by;
   for (std::size_t i = 1; i < bytes.size(); ++i) {
     bytes[i] += bytes[i - 1];
-    remade[i] += remade[i - 1];
+    recomputed[i] += recomputed[i - 1];
   }
   for (const Profile* profile : profiles)  // higher than the level before: the level's own moments follow
     for (const auto& [at, peak] : profile->spikes)
-      remade[at] = std::max(remade[at], static_cast<std::int64_t>(peak));
+      recomputed[at] = std::max(recomputed[at], static_cast<std::int64_t>(peak));
   std::vector<std::uint64_t> live(sketch_.moments);
-  for (std::size_t i = 0; i < live.size(); ++i) live[i] = static_cast<std::uint64_t>(bytes[i] + remade[i]);
+  for (std::size_t i = 0; i < live.size(); ++i)
+    live[i] = static_cast<std::uint64_t>(bytes[i] + recomputed[i]);
   return live;
 }
 

@@ -49,10 +49,10 @@ struct Profile {
 
   std::vector<Kept> kept;
   std::vector<Copy> copies;
-  Away away;                    // offloaded values
-  std::vector<Change> fetched;  // of these, those that are back before the call's own backward
-  std::vector<Change> remade;   // re-made and offloaded values that live from this moment on, or no longer
-  std::vector<Spike> spikes;    // the highest of re-made values, while a saved tensor is re-made
+  Away away;                       // offloaded values
+  std::vector<Change> fetched;     // of these, those that are back before the call's own backward
+  std::vector<Change> recomputed;  // and offloaded values that live from this moment on, or no longer
+  std::vector<Spike> spikes;       // the highest of recomputed values, while a saved tensor is recomputed
   std::vector<std::uint32_t> operations;  // run again, as numbers in the tape
   std::uint64_t offloaded_bytes = 0;
 };

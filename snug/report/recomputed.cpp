@@ -57,7 +57,7 @@ std::string milliseconds(double seconds) {
 
 std::string recomputed(const trace::Totals& totals, std::uint64_t forwards, std::uint64_t steps) {
   if (totals.empty() || forwards == 0 || steps == 0) return "";
-  std::vector<Row> rows = {{"region", "kept", "on the host", "re-made", "operations", "time per step"}};
+  std::vector<Row> rows = {{"region", "kept", "on the host", "recomputed", "operations", "time per step"}};
   for (const Line& line : lines(totals))
     rows.push_back({label(line), format_bytes(line.totals.kept_bytes / forwards),
                     format_bytes(line.totals.offloaded_bytes / forwards),
@@ -69,7 +69,7 @@ std::string recomputed(const trace::Totals& totals, std::uint64_t forwards, std:
   RegionTotals all;
   for (const auto& [region, some] : totals) all += some;
   for (const auto& [why, what] : all.refused)
-    text += fmt::format("kept although it was not to be: {} of {}: {}\n", format_bytes(what.bytes / forwards),
+    text += fmt::format("kept against its fate: {} of {}: {}\n", format_bytes(what.bytes / forwards),
                         why.first.empty() ? "offloaded values" : why.first, why.second);
   return text;
 }

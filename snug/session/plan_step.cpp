@@ -22,8 +22,7 @@ plan::Hardware hardware_for(const Step& step, const PlanOptions& options) {
 // Key by key, so that the first difference can be named.
 void check_same(const Json& planned, const Json& here, const std::string& within) {
   for (const auto& [key, value] : planned.items())
-    check(here.contains(key), "the plan says for which \"", within, key,
-          "\" it is, which is no property of a step");
+    check(here.contains(key), "the plan names \"", within, key, "\", which is no property of a step");
   for (const auto& [key, value] : here.items()) {
     if (within.empty() && key == "model") continue;  // a name; what counts is the architecture
     check(planned.contains(key), "the plan does not say which step it is for: \"", within, key,
@@ -40,7 +39,7 @@ void check_same(const Json& planned, const Json& here, const std::string& within
 }  // namespace
 
 trace::Sketch sketch_step(const Step& step, const plan::Split& split) {
-  check(static_cast<bool>(step.on_meta), "a step is planned by running it on Meta: it says not how");
+  check(static_cast<bool>(step.on_meta), "a step is planned by running it on Meta: Step::on_meta is empty");
   const hooks::MetaTargetScope target(step.device.type());
   return capture::sketch_step([&](memory::Tracker& tracker) { return step.on_meta(Account(tracker), split); },
                               /*workspaces=*/step.device.is_cpu(), /*rest=*/true);

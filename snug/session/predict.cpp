@@ -29,7 +29,7 @@ std::uint64_t expected_outside(const Treatment& treatment) {
 
 Prediction predict(const Step& step, const plan::Split& split, const Treatment& treatment,
                    const PredictOptions& options) {
-  check(static_cast<bool>(step.on_meta), "a step is predicted by running it on Meta: it says not how");
+  check(static_cast<bool>(step.on_meta), "a step is predicted by running it on Meta: Step::on_meta is empty");
   const hooks::MetaTargetScope target(step.device.type());
   plan::CachingAllocatorOptions torchs{.expandable_segments = true};
   if (options.device_bytes > 0) torchs.device_bytes = options.device_bytes;

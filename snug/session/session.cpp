@@ -313,18 +313,17 @@ class Session::Impl {
     const std::uint64_t more = budget_bytes() / 64;
     if (gap_bytes_ + more > budget_bytes() / 4) return;
     gap_bytes_ += more;
-    options_.say("torch's allocator had to give back its cache: it gets more room");
+    options_.say("torch's allocator had to empty its cache: the next plan leaves it more room");
     decide();
   }
 
   void sketch_after(const std::string& why) {
     if (++sketches_ > kMostSketches) {
       if (sketches_ == kMostSketches + 1)
-        options_.say(why + "; such regions are recomputed from now on: steps differ too much to be planned");
+        options_.say(why + "; steps differ too much to be planned: such regions are recomputed from now on");
       return;
     }
-    options_.say(why +
-                 "; the next step recomputes everything while it is sketched, then there is a new plan");
+    options_.say(why + "; the next step recomputes everything while it is sketched; a new plan follows");
     sketch_the_next();
   }
 

@@ -121,7 +121,7 @@ void RecordedCall::look_at_arguments() {
     each_tensor(arguments_[k], [&](const at::Tensor& tensor, int place) {
       if (!is_plain(tensor)) return refuse_always("an argument is not a plain dense tensor");
       if (tensor.is_cuda() && is_set(facts_.non_blocking))
-        refuse_always("a copy that nobody waits for when it is run again");
+        refuse_always("a non_blocking copy, which a replay does not wait for");
       if (facts_.writes[k]) look_at_write(tensor, k, place);
     });
   if (facts_.reads_shape_only) return;

@@ -8,7 +8,7 @@
 // Nothing of the model changes and nothing of it runs twice. Recordings nest: the innermost gives the fates
 // and says whether generators are recorded. A region inside another shares its tape, and with it the other
 // options and the totals of the Recording that opened it. The calls of a region in one forward are named
-// "layer", "layer#2", "layer#3"; after a backward the count begins anew.
+// "layer", "layer#2", "layer#3"; after a backward the count starts again.
 #pragma once
 
 #include <ATen/core/Tensor.h>

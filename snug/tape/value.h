@@ -8,7 +8,7 @@
 //
 // Where a value's contents are, and what moves them on:
 //
-//   Unheld      the tape has none: the forward may, or an operation makes them anew
+//   Unheld      the tape has none: the forward may, or an operation recomputes them
 //     keep()        the backward needs them: Kept
 //     recomputed()  an operation ran again: Recomputed
 //   Kept        the forward's storage

@@ -101,7 +101,7 @@ void ClosureBytes::connect(std::size_t i, std::span<const Fate> fates) {
   for (const ValueIndex read : recorded.reads) operation.reads.push_back(&values_[read]);
   for (const auto& write : recorded.writes) operation.reads.push_back(&values_[write.before]);
   if (!recorded.replayable) return;
-  for (const auto& write : recorded.writes)  // only what can be re-made is written again
+  for (const auto& write : recorded.writes)  // only what can be recomputed is written again
     if (!values_[write.before].producer) return;
   const auto can_make = [&](ValueIndex made) {
     if (fates[made] != Fate::Recompute) return;
@@ -116,7 +116,7 @@ void ClosureBytes::unpack(ValueIndex wanted) {
   if (armed_[wanted]-- <= 0) arm(values_[wanted]);  // asked for again after its last use
   require(values_[wanted]);
   bring_back(wanted);
-  if ((is_remade(wanted) || is_offloaded(wanted)) && !is_held(wanted)) held_by_node_.push_back(wanted);
+  if ((is_recomputed(wanted) || is_offloaded(wanted)) && !is_held(wanted)) held_by_node_.push_back(wanted);
   release(values_[wanted]);
 }
 
@@ -142,14 +142,14 @@ void ClosureBytes::run(ClosureOperation& operation) {
   for (const ValueIndex read : recorded.reads) bring_back(read);
   std::uint64_t copied = 0, made = 0, unwanted = 0;
   const auto make = [&](ValueIndex value) {
-    const bool is_wanted = is_remade(value) && values_[value].uses > 0 && !values_[value].here;
+    const bool is_wanted = is_recomputed(value) && values_[value].uses > 0 && !values_[value].here;
     if (is_wanted) values_[value].here = true;
     if (!is_wanted) unwanted += bytes(value);
     return is_wanted;
   };
   for (const auto& write : recorded.writes) {
     const bool takes_over =
-        is_remade(write.before) && values_[write.before].uses == 1 && !is_held(write.before);
+        is_recomputed(write.before) && values_[write.before].uses == 1 && !is_held(write.before);
     if (takes_over) {
       values_[write.before].here = false;
       live_ -= bytes(write.before);
@@ -170,8 +170,8 @@ void ClosureBytes::run(ClosureOperation& operation) {
 
 void ClosureBytes::last_use(ClosureValue& value) {
   const auto number = static_cast<ValueIndex>(&value - values_.data());
-  if (!(is_remade(number) || is_offloaded(number)) || !is_there(number)) return;
-  if (is_remade(number)) value.here = false;
+  if (!(is_recomputed(number) || is_offloaded(number)) || !is_there(number)) return;
+  if (is_recomputed(number)) value.here = false;
   back_[number] = false;
   if (!is_held(number)) free(number);
 }
@@ -184,7 +184,7 @@ std::vector<bool> kept_values(const RegionTape& tape, const ClosureBytes& walk) 
     todo.pop_back();
     if (needed[value]) continue;
     needed[value] = true;
-    if (!walk.is_remade(value)) {
+    if (!walk.is_recomputed(value)) {
       kept[value] = !tape.values[value].parameter && !walk.is_offloaded(value);
       continue;
     }

@@ -1,8 +1,8 @@
 // Which operations a backward has to run again, in which order, and how long each result lives.
 //
 // The rules, for one backward: an operation runs at most once; it runs when the first value that needs it is
-// asked for; a re-made value is freed after its last use. Replay follows them on tensors (tape/replay), the
-// planner on bytes (closure()): they are one piece of code.
+// asked for; a recomputed value is freed after its last use. Replay follows them on tensors (tape/replay),
+// the planner on bytes (closure()): they are one piece of code.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ namespace snug::trace {
 struct ClosureOperation;
 
 struct ClosureValue {
-  ClosureOperation* producer = nullptr;  // null: cannot be re-made
-  bool here = false;                     // the contents are there: kept, or re-made and not freed yet
+  ClosureOperation* producer = nullptr;  // null: cannot be recomputed
+  bool here = false;                     // the contents are there: kept, or recomputed and not freed yet
   int uses = 0;                          // still to come in this backward
 };
 
 struct ClosureOperation {
   std::vector<ClosureValue*> reads;    // all that must be here for it to run; one entry per argument
-  std::vector<ClosureValue*> results;  // those it can re-make; null where one is gone
+  std::vector<ClosureValue*> results;  // those it can recompute; null where one is gone
   bool armed = false;                  // it will run in this backward, unless all that need it go away
 };
 
@@ -46,17 +46,17 @@ class SNUG_API ClosureWalk {
   void disarm(ClosureOperation& operation, std::vector<ClosureValue*>& released);
 };
 
-// The bytes of re-made and offloaded values as a backward goes on, and the operations it runs again. What was
-// offloaded is back when it begins, and goes with its last use.
+// The bytes of recomputed and offloaded values as a backward goes on, and the operations it runs again. What
+// was offloaded is back when it begins, and goes with its last use.
 class SNUG_API ClosureBytes : private ClosureWalk {
  public:
-  // `fates` has one entry per value of the tape; values that cannot be re-made count as kept.
+  // `fates` has one entry per value of the tape; values that cannot be recomputed count as kept.
   ClosureBytes(const RegionTape& tape, std::span<const Fate> fates);
 
   void unpack(ValueIndex wanted);  // a node asks for it
   void end_node();                 // and lets go what it was given
 
-  bool is_remade(ValueIndex value) const { return values_[value].producer != nullptr; }
+  bool is_recomputed(ValueIndex value) const { return values_[value].producer != nullptr; }
   bool is_offloaded(ValueIndex value) const { return offloaded_[value]; }  // and needed
   std::uint64_t live_bytes() const { return live_; }
   std::uint64_t take_peak();  // since the last call
@@ -99,7 +99,7 @@ SNUG_API std::vector<bool> kept_values(const RegionTape& tape, const ClosureByte
 
 struct Closure {
   std::vector<std::uint32_t> operations;  // to run again, in order, as numbers in tape.operations
-  std::uint64_t peak_bytes = 0;           // of re-made values, at the highest
+  std::uint64_t peak_bytes = 0;           // of recomputed values, at the highest
   std::uint64_t kept_bytes = 0;           // of values kept from the forward to the backward
 };
 

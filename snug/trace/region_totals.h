@@ -1,4 +1,4 @@
-// What was kept and what was re-made, by region.
+// What was kept and what was recomputed, by region.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ struct RegionTotals {
   std::uint64_t kept_bytes = 0;
   std::uint64_t offloaded_values = 0;  // away on the host meanwhile
   std::uint64_t offloaded_bytes = 0;
-  std::uint64_t dropped_values = 0;  // that autograd saved and that were let go, to be re-made
+  std::uint64_t dropped_values = 0;  // that autograd saved and that were let go, to be recomputed
   std::uint64_t dropped_bytes = 0;
   std::uint64_t replays = 0;  // operations run again
   double replay_seconds = 0;
   std::uint64_t checked = 0;  // verify: values compared
   std::uint64_t differing = 0;
 
-  // Kept although they were to be re-made: by operation and reason.
+  // Kept although they were to be recomputed: by operation and reason.
   struct Refused {
     std::uint64_t values = 0;
     std::uint64_t bytes = 0;

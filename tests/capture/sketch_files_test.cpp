@@ -1,5 +1,5 @@
 // The sketches that the torch-free planner is tested with (tests/plans) are those of these steps. With
-// SNUG_WRITE_SKETCHES set, they are written anew.
+// SNUG_WRITE_SKETCHES set, they are written again.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@ RUN = ("train", "--steps", "1", *STEP)
 
 
 class PlanFileTest(CommandTest):
-    """Starts with plan.json, which re-makes values in every layer to fit 5 MiB."""
+    """Starts with plan.json, which recomputes values in every layer to fit 5 MiB."""
 
     plan = None  # made once: it is the same for all
 

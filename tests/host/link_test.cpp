@@ -276,7 +276,7 @@ TEST_F(CpuLink, SaysWhatIsWrongWithACopy) {
             "host memory: a copy of 100 bytes to or from a slot of 99");
   EXPECT_EQ(error_of_copy([&] { send(bytes, empty); }), "host memory: a copy to or from an empty slot");
   EXPECT_EQ(error_of_copy([&] { link->to_host(nullptr, slot, 9); }),
-            "host memory: a copy of 9 bytes to or from nowhere");
+            "host memory: a copy of 9 bytes to or from a null pointer");
   link->to_host(nullptr, slot, 0)->wait();
   EXPECT_EQ(error_of_copy([] { Link::open(c10::kMeta); }), "a link to meta: only cpu and cuda have one");
 }

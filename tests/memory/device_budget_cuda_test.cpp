@@ -94,7 +94,7 @@ TEST_F(DeviceBudgetCuda, ABudgetThatIsPassedIsSaidOnce) {
   const at::Tensor tensor = on_device(1_GiB + 512_MiB);
   const Outside library(1_GiB);
   const std::string trouble = budget.recheck();
-  EXPECT_NE(trouble.find("more than was reckoned with"), std::string::npos) << trouble;
+  EXPECT_NE(trouble.find("more than expected"), std::string::npos) << trouble;
   EXPECT_EQ(budget.recheck(), "");
 }
 
@@ -114,7 +114,7 @@ TEST_F(DeviceBudgetCuda, PageTablesOfPinnedMemoryCount) {
                       counted = process_memory(kDevice).process_bytes - process;
   EXPECT_NEAR(static_cast<double>(counted), static_cast<double>(taken), static_cast<double>(1_MiB));
   const plan::Overhead overhead = plan::overhead_of(plan::preset("h200"));
-  EXPECT_LE(taken, overhead.outside_with(4_GiB) - overhead.outside_bytes) << "what plans reckon with";
+  EXPECT_LE(taken, overhead.outside_with(4_GiB) - overhead.outside_bytes) << "what plans expect";
   RecordProperty("page_table_bytes", static_cast<int>(taken));
 }
 

@@ -21,7 +21,7 @@ namespace {
 namespace ag = torch::autograd;
 using Tensors = std::vector<at::Tensor>;
 using Region = std::function<at::Tensor(const std::string&, const std::function<at::Tensor()>&)>;
-// Makes what it needs anew, so that every run begins alike; gives the gradients of one step.
+// Makes all that it needs itself, so that every run begins alike; gives the gradients of one step.
 using Step = std::function<Tensors(const Region&)>;
 
 at::Tensor leaf(at::IntArrayRef sizes, std::uint64_t seed = 1) {

@@ -152,7 +152,7 @@ TEST(TapeOnGpuAlone, ACopyThatNobodyWaitsForIsKeptAndNamed) {
   const auto totals = recording.totals();
   bool named = false;
   for (const auto& [why, some] : totals.at("to the host").refused)
-    named |= why.second.find("nobody waits") != std::string::npos;
+    named |= why.second.find("does not wait") != std::string::npos;
   EXPECT_TRUE(named);
 }
 

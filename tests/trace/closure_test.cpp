@@ -125,11 +125,11 @@ class BruteForce {
  public:
   explicit BruteForce(const RandomTape& random) : tape_(random.tape), fates_(random.fates) {}
 
-  bool is_remade(ValueIndex value) const {
+  bool is_recomputed(ValueIndex value) const {
     const auto operation = tape_.values[value].operation;
     if (operation == TapeValue::kOutside || fates_[value] != Fate::Recompute) return false;
     for (const auto& write : tape_.operations[operation].writes)
-      if (!is_remade(write.before)) return false;
+      if (!is_recomputed(write.before)) return false;
     return tape_.operations[operation].replayable;
   }
   std::vector<ValueIndex> reads(std::uint32_t operation) const {
@@ -138,7 +138,7 @@ class BruteForce {
     return all;
   }
   void add_needed(ValueIndex value, std::set<std::uint32_t>& needed) const {
-    if (!is_remade(value) || !needed.insert(tape_.values[value].operation).second) return;
+    if (!is_recomputed(value) || !needed.insert(tape_.values[value].operation).second) return;
     for (const ValueIndex read : reads(tape_.values[value].operation)) add_needed(read, needed);
   }
 
@@ -163,7 +163,7 @@ class BruteForce {
           const std::uint32_t operation = result.operations[at++];
           ASSERT_TRUE(needed.contains(operation)) << "an operation ran that this request does not need";
           for (const ValueIndex read : reads(operation)) {
-            if (is_remade(read)) {
+            if (is_recomputed(read)) {
               ASSERT_TRUE(done.contains(tape_.values[read].operation)) << "before its argument";
             }
           }
@@ -185,7 +185,7 @@ class BruteForce {
     for (const auto& [time, operation] : runs) {
       std::uint64_t live = 0;
       for (ValueIndex value = 0; value < tape_.values.size(); ++value) {
-        if (!is_remade(value) || !done.contains(tape_.values[value].operation)) continue;
+        if (!is_recomputed(value) || !done.contains(tape_.values[value].operation)) continue;
         if (run_time[tape_.values[value].operation] >= time) continue;
         bool alive = std::ranges::any_of(uses[value], [&](std::size_t use) { return use >= time; });
         alive |= is_held(held_until[value], time);
@@ -196,7 +196,7 @@ class BruteForce {
         const auto later =
             std::ranges::count_if(uses[write.before], [&](std::size_t use) { return use >= time; });
         const bool takes_over =
-            is_remade(write.before) && later == 1 && !is_held(held_until[write.before], time);
+            is_recomputed(write.before) && later == 1 && !is_held(held_until[write.before], time);
         if (!takes_over) live += tape_.values[write.before].bytes;
       }
       peak = std::max(peak, live);

@@ -232,7 +232,7 @@ TEST(Planning, MoreMemoryIsNeverSlowerAndWhatIsMissingIsEnough) {
   }
 }
 
-// The cap that the run will set leaves what the allocator needs, and page tables are reckoned with.
+// The cap that the run will set leaves what the allocator needs, and page tables are counted.
 TEST(Planning, OnAGpuTheAllocatorFitsBesideThePageTablesOfWhatIsOffloaded) {
   TrainConfig config = twelve_layers();
   config.model.num_layers = 4;
