@@ -15,7 +15,7 @@ double share_beside(std::uint64_t tensors, std::uint64_t held) {
 
 // The plain step has gaps of its own, whatever is chosen instead of it.
 void fit_plain(Planner& planner, std::uint64_t device_bytes) {
-  const StepModel& model = *planner.splits().front().model;
+  const StepModel& model = *planner.candidates().front().model;
   Overhead overhead = planner.overhead();
   overhead.share =
       share_beside(model.peak_bytes(model.all_kept()), reserved(model, model.all_kept(), device_bytes).bytes);
@@ -39,14 +39,14 @@ Decision decide_within(Planner& planner, std::uint64_t budget_bytes, std::uint64
   const auto& offers = planner.offers();
   auto offer = std::ranges::upper_bound(offers, budget_bytes, {}, &Offer::peak_bytes);
   if (offer != offers.begin()) --offer;
-  Reserved found = reserved(*planner.split(*offer).model, offer->chosen, device_bytes);
+  Reserved found = reserved(*planner.candidate(*offer).model, offer->chosen, device_bytes);
   const auto is_too_much = [&] {
     return overhead.outside_with(offer->host_bytes) + std::max(found.needed_limit, found.bytes) >
            budget_bytes;
   };
   while (is_too_much() && offer != offers.begin()) {
     --offer;
-    found = reserved(*planner.split(*offer).model, offer->chosen, device_bytes);
+    found = reserved(*planner.candidate(*offer).model, offer->chosen, device_bytes);
   }
   overhead.share = share_beside(offer->tensor_bytes, found.bytes);
   planner.set_overhead(overhead);

@@ -27,7 +27,7 @@ std::uint64_t expected_outside(const Treatment& treatment) {
 
 }  // namespace
 
-Prediction predict(const Step& step, const plan::Split& split, const Treatment& treatment,
+Prediction predict(const Step& step, const plan::Setting& setting, const Treatment& treatment,
                    const PredictOptions& options) {
   check(static_cast<bool>(step.on_meta), "a step is predicted by running it on Meta: it says not how");
   const hooks::MetaTargetScope target(step.device.type());
@@ -39,7 +39,7 @@ Prediction predict(const Step& step, const plan::Split& split, const Treatment& 
   static_cast<capture::Captured&>(prediction) = capture::capture(
       c10::kMeta,
       [&](memory::Tracker& tracker) {
-        const auto run = step.on_meta(Account(tracker), split);
+        const auto run = step.on_meta(Account(tracker), setting);
         // What is being built counts as temporary until it is claimed; the categories' own
         // maxima are those of the steps.
         setup_peak = tracker.peak();

@@ -35,7 +35,7 @@ struct PredictOptions {
 };
 
 // Throws Error if the step cannot run on Meta.
-SNUG_API Prediction predict(const Step& step, const plan::Split& split, const Treatment& treatment = {},
+SNUG_API Prediction predict(const Step& step, const plan::Setting& setting, const Treatment& treatment = {},
                             const PredictOptions& options = {});
 
 // On the CPU, where nobody refuses memory before it is too late: whether the machine has that much free.

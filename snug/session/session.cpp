@@ -252,8 +252,7 @@ class Session::Impl {
   // lengths are split otherwise.
   std::int64_t rows_per_pass(std::int64_t rows, std::int64_t row_size) const {
     if (explored_) return std::clamp<std::int64_t>(explored_->pass_size / row_size, 1, rows);
-    const std::int64_t planned = known_ ? known_->plan.micro_batch : 0;
-    return planned > 0 ? std::min(planned, rows) : rows;
+    return known_ ? std::min(known_->plan.setting[plan::kMicroBatch], rows) : rows;
   }
 
   // Before a step: what passes() says of it.
@@ -344,7 +343,8 @@ class Session::Impl {
     if (!is_exploring) splits_.clear();
     splits_.push_back(split_of(std::move(sketch)));
     if (is_exploring && explore_further()) return sketch_the_next();
-    std::ranges::stable_sort(splits_, std::greater(), &plan::Split::micro_batch);
+    std::ranges::stable_sort(splits_, std::greater(),
+                             [](const plan::Candidate& split) { return split.setting[plan::kMicroBatch]; });
     planner_.emplace(std::exchange(splits_, {}), plan::overhead_of(*options_.hardware));
     outside_bytes_ = budget_.settle_outside();
     unplanned_bytes_ = 0;
@@ -360,17 +360,15 @@ class Session::Impl {
     stage_ = Stage::WarmingUp;
   }
 
-  plan::Split split_of(trace::Sketch sketch) const {
+  plan::Candidate split_of(trace::Sketch sketch) const {
     plan::Links links = plan::links_of(*options_.hardware);
     links.host_bytes = options_.host_budget_bytes.value_or(links.host_bytes);
     const auto model = std::make_shared<const plan::StepModel>(
         std::move(sketch), /*passes=*/0, plan::MeasuredCosts(*options_.hardware), links);
-    return {.micro_batch = rows_ > 0 ? rows_
-                           : known_  ? known_->plan.micro_batch
-                                     : 1,
-            .accumulation = model->sketched_passes(),
-            .head_chunks = known_ ? known_->plan.head_chunks : 0,
-            .model = model};
+    plan::Setting setting = known_ ? known_->plan.setting : plan::Setting{};
+    if (rows_ > 0) setting.levers[plan::kMicroBatch.name] = rows_;
+    setting.accumulation = model->sketched_passes();
+    return {std::move(setting), model};
   }
 
   // Note [How large a pass may be]
@@ -412,15 +410,15 @@ class Session::Impl {
             ? plan::decide_within(*planner_, budget_bytes(), machine::memory_bytes(options_.device))
             : planner_->decide(budget_bytes());
     if (!decision.fits) return stay_lean(decision);
-    const plan::Split& split = planner_->split(decision.taken);
-    const std::int64_t size = rows_ > 0 ? size_ / rows_ * split.micro_batch : 0;
+    const std::int64_t rows = planner_->candidate(decision.taken).setting[plan::kMicroBatch];
+    const std::int64_t size = rows_ > 0 ? size_ / rows_ * rows : 0;
     const KnownPlan& made = plans_.add(
         planner_->write_down(decision, known_ ? known_->plan.step : identity_of({.device = options_.device})),
         size);
     ++plans_made_;
     if (options_.device.is_cuda()) memory::empty_cuda_cache();  // of a step that nothing was planned for
     retries_ = last_memory_.retries;
-    if (explored_ && (!known_ || planner_->splits().size() > 1)) explored_->pass_size = size;
+    if (explored_ && (!known_ || planner_->candidates().size() > 1)) explored_->pass_size = size;
     if (session::difference(made.plan, wanted_).empty()) sketches_ = 0;
     use(size > 0 ? made : plans_.largest_like(made));
     if (is_said)
@@ -493,7 +491,7 @@ class Session::Impl {
     Point last;
   };
   std::optional<Explored> explored_;
-  std::vector<plan::Split> splits_;  // sketched so far
+  std::vector<plan::Candidate> splits_;  // sketched so far
   Measured measured_;
   memory::ProcessMemory last_memory_;
   std::uint64_t last_peak_ = 0;

@@ -48,9 +48,9 @@ TEST(Scenarios, HaveTheirPlans) {
   for (const auto& path : scenarios) {
     const Json expected = read_json(path);
     const Hardware hardware = preset(expected["hardware"].get<std::string>());
-    Planner planner({{.model = model_of(expected["sketch"].get<std::string>(), hardware,
-                                        expected["passes"].get<double>())}},
-                    overhead_of(hardware));
+    const auto model =
+        model_of(expected["sketch"].get<std::string>(), hardware, expected["passes"].get<double>());
+    Planner planner({{.model = model}}, overhead_of(hardware));
     Json came = expected;
     came["plans"] = Json::array();
     for (const Json& plan : expected["plans"])

@@ -18,7 +18,7 @@ constexpr std::uint64_t kBytes = 100;
 class Asked {
  public:
   explicit Asked(plan::RegionPlan region)
-      : fates_(planned_fates({.accumulation = 1, .regions = {std::move(region)}},
+      : fates_(planned_fates({.regions = {std::move(region)}},
                              [this](Difference, const std::string& text) { said.push_back(text); })) {}
   Fate operator()(std::uint32_t operation, std::uint32_t output, const char* name = "op") {
     return fates_({.region = "r",

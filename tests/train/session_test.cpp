@@ -67,8 +67,8 @@ Ran by_hand(const TrainConfig& config, const plan::Plan& plan, const plan::Hardw
     const auto targets = static_cast<double>(batch.targets.numel());
     at::Tensor loss;
     for (const Pass& pass : session.passes(batch.tokens)) {
-      const at::Tensor part =
-          model->loss_sum(pass.of(batch.tokens), pass.of(batch.targets), 1 / targets, plan.head_chunks);
+      const at::Tensor part = model->loss_sum(pass.of(batch.tokens), pass.of(batch.targets), 1 / targets,
+                                              plan.setting[plan::kHeadChunks]);
       part.backward();
       loss = loss.defined() ? loss.add_(part.detach()) : part.detach();
     }
