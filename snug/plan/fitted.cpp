@@ -32,6 +32,7 @@ Reserved reserved(const StepModel& model, std::span<const std::uint32_t> chosen,
 }
 
 Decision decide_within(Planner& planner, std::uint64_t budget_bytes, std::uint64_t device_bytes) {
+  if (device_bytes == 0) return planner.decide(budget_bytes);
   fit_plain(planner, device_bytes);
   Overhead overhead = planner.overhead();
   overhead.share = 0;

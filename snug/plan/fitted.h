@@ -25,7 +25,8 @@ struct Reserved {
 SNUG_API Reserved reserved(const StepModel& model, std::span<const std::uint32_t> chosen,
                            std::uint64_t device_bytes);
 
-// For a GPU. The planner's overhead is that of the decision afterwards. On the CPU, planner.decide().
+// The planner's overhead is that of the decision afterwards. `device_bytes` 0: on the CPU, where there is no
+// such allocator, it is planner.decide().
 SNUG_API Decision decide_within(Planner& planner, std::uint64_t budget_bytes, std::uint64_t device_bytes);
 
 }  // namespace snug::plan

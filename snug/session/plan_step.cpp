@@ -67,10 +67,9 @@ std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions&
 
 PlannedStep plan_step(const Step& step, const PlanOptions& options, std::shared_ptr<plan::Planner> planner) {
   if (!planner) planner = make_planner(step, options);
+  const plan::Hardware hardware = hardware_for(step, options);
   plan::Decision decision =
-      step.device.is_cuda()
-          ? plan::decide_within(*planner, options.budget_bytes, hardware_for(step, options).memory_bytes)
-          : planner->decide(options.budget_bytes);
+      plan::decide_within(*planner, options.budget_bytes, hardware.is_gpu ? hardware.memory_bytes : 0);
   plan::Plan plan = planner->write_down(decision, identity_of(step));
   return {std::move(plan), std::move(decision), std::move(planner)};
 }

@@ -52,13 +52,13 @@ Prediction predict(const Step& step, const plan::Setting& setting, const Treatme
         if (recording) prediction.host_bytes = host_bytes(recording->totals());
       },
       {.sink = step.device.is_cuda() ? &allocator : nullptr, .workspaces = step.device.is_cpu()});
+  if (setup_peak.total > prediction.peak.total) prediction.peak = setup_peak;
   prediction.device = step.device.type();
+  prediction.reserved_bytes = prediction.peak.total;
+  if (!step.device.is_cuda()) return prediction;
   prediction.reserved_bytes = allocator.allocator().peak_reserved_bytes();
   prediction.needed_cap_bytes = allocator.allocator().needed_limit_bytes();
-  if (step.device.is_cuda())
-    prediction.outside_bytes =
-        options.outside_bytes > 0 ? options.outside_bytes : expected_outside(treatment);
-  if (setup_peak.total > prediction.peak.total) prediction.peak = setup_peak;
+  prediction.outside_bytes = options.outside_bytes > 0 ? options.outside_bytes : expected_outside(treatment);
   return prediction;
 }
 

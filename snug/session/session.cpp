@@ -15,7 +15,7 @@
 #include "snug/hooks/device.h"
 #include "snug/machine/hardware_of.h"
 #include "snug/machine/prepare.h"
-#include "snug/memory/device_budget.h"
+#include "snug/memory/budget.h"
 #include "snug/memory/process_memory.h"
 #include "snug/plan/cost.h"
 #include "snug/plan/fitted.h"
@@ -96,7 +96,7 @@ class Session::Impl {
         trace_(options_.trace.path, {.device = options_.device.str(), .about = options_.trace.about},
                options_.trace.steps),
         tracker_({.device = options_.device,
-                  .budget_bytes = options_.device.is_cuda() ? std::nullopt : options_.budget_bytes,
+                  .budget_bytes = memory::Budget::of_tracker(options_.device, options_.budget_bytes),
                   .sink = trace_.sink()}),
         budget_(options_.device, options_.budget_bytes,
                 plan::outside_or_usual(options_.plan ? options_.plan->predicted.outside_bytes : 0)),
@@ -106,7 +106,6 @@ class Session::Impl {
                     : options_.plan    ? options_.plan->predicted.peak_bytes
                                        : 0);
     if (options_.plan) known_ = &plans_.add(*std::exchange(options_.plan, std::nullopt), 0);
-    if (options_.device.is_cuda() && options_.budget_bytes) memory::empty_cuda_cache();
     recording_ = make_recording(parameters);
     tracker_.adopt(parameters, trace::Category::Parameter);
     tracker_.adopt(options_.adopt, trace::Category::Other);
@@ -171,7 +170,7 @@ class Session::Impl {
     Measured all = measured_;
     if (host_) all.host_bytes = host_->arena().peak_bytes();
     if (recording_) all.recomputed = recording_->totals();
-    all.budget_use = options_.device.is_cuda() ? all.memory.process_bytes : all.peak.total;
+    all.budget_use = budget_.use(all.peak.total, all.memory);
     return all;
   }
   int plans_made() const { return plans_made_; }
@@ -394,10 +393,7 @@ class Session::Impl {
     return true;
   }
 
-  std::uint64_t room_for_tensors() const {
-    const std::uint64_t outside = options_.device.is_cuda() ? last_memory_.outside_bytes() : 0;
-    return budget_bytes() > outside ? budget_bytes() - outside : 0;
-  }
+  std::uint64_t room_for_tensors() const { return budget_.room_for_tensors(last_memory_); }
 
   void decide(bool is_said = true) {
     plan::Overhead overhead = planner_->overhead();
@@ -406,9 +402,7 @@ class Session::Impl {
       overhead.outside_bytes += static_cast<std::uint64_t>(gap_share_ * static_cast<double>(budget_bytes()));
     planner_->set_overhead(overhead);
     const plan::Decision decision =
-        options_.device.is_cuda()
-            ? plan::decide_within(*planner_, budget_bytes(), machine::memory_bytes(options_.device))
-            : planner_->decide(budget_bytes());
+        plan::decide_within(*planner_, budget_bytes(), machine::memory_bytes(options_.device));
     if (!decision.fits) return stay_lean(decision);
     const std::int64_t rows = planner_->candidate(decision.taken).setting[plan::kMicroBatch];
     const std::int64_t size = rows_ > 0 ? size_ / rows_ * rows : 0;
@@ -461,8 +455,8 @@ class Session::Impl {
   session::ThreadCount threads_;
   session::GrowingSegments segments_;
   session::TraceRecorder trace_;
-  memory::Tracker tracker_;      // refuses a second session before that one
-  memory::DeviceBudget budget_;  // touches the first one's cap
+  memory::Tracker tracker_;  // refuses a second session before that one
+  memory::Budget budget_;    // touches the first one's cap
   std::shared_ptr<host::Store> host_;
   capture::Sketcher sketcher_{tracker_};
   hooks::OperatorListenerGuard sketcher_guard_{sketcher_};

@@ -14,8 +14,7 @@ namespace {
 
 Json decided(Planner& planner, const Hardware& hardware, const std::string& budget) {
   const std::uint64_t bytes = parse_bytes(budget);
-  const Decision decision =
-      hardware.is_gpu ? decide_within(planner, bytes, hardware.memory_bytes) : planner.decide(bytes);
+  const Decision decision = decide_within(planner, bytes, hardware.is_gpu ? hardware.memory_bytes : 0);
   return {{"budget", budget},
           {"fits", decision.fits},
           {"plain_bytes", decision.plain.peak_bytes},
