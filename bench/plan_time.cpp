@@ -82,7 +82,7 @@ void time_planning() {
   config.model.max_positions = config.seq_len = 4096;
   config.device = c10::kCUDA;
   config.precision = train::Precision::Bf16;
-  std::vector<plan::Split> splits;
+  std::vector<plan::Candidate> candidates;
   const plan::Hardware h200 = plan::preset("h200");
   double sketching = 0, modelling = 0;
   using Clock = std::chrono::steady_clock;
@@ -90,26 +90,27 @@ void time_planning() {
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
   for (const std::int64_t micro : {8, 4, 2, 1}) {
+    const Step step = train::make_step(config, {micro});
     auto start = Clock::now();
-    trace::Sketch sketch = sketch_step(train::make_step(config, {micro}), {micro, 8 / micro});
+    trace::Sketch sketch = sketch_step(step, step.settings.front());
     sketching += since(start);
     start = Clock::now();
-    splits.push_back(
-        {.micro_batch = micro,
-         .accumulation = 8 / micro,
+    candidates.push_back(
+        {.setting = step.settings.front(),
          .model = std::make_shared<const plan::StepModel>(
              std::move(sketch), 8.0 / static_cast<double>(micro),
              [&](const trace::Work& work) { return plan::seconds(work, h200); }, plan::links_of(h200))});
     modelling += since(start);
   }
   const auto start = Clock::now();
-  const plan::Planner planner(std::move(splits), {.outside_bytes = h200.outside_bytes});
+  const plan::Planner planner(std::move(candidates), {.outside_bytes = h200.outside_bytes});
   const double searching = since(start);
   double worst = 0;
   for (const plan::Offer& offer : planner.offers())
     worst = std::max(worst, offer.seconds / planner.bound_seconds(offer.peak_bytes) - 1);
   fmt::print(
-      "planning 32 layers, 4 splits: {:.2f} s for choices, {:.2f} s for the search ({} plans), after {:.2f} "
+      "planning 32 layers, 4 settings: {:.2f} s for choices, {:.2f} s for the search ({} plans), after "
+      "{:.2f} "
       "s on Meta; "
       "at most {:.2f} % from the bound\n",
       modelling, searching, planner.offers().size(), sketching, 100 * worst);

@@ -26,20 +26,11 @@ double percent(double part, double whole) {
   return whole > 0 ? 100 * part / whole : 0;
 }
 
-std::string split_text(const plan::Split& split) {
-  std::string text = fmt::format("micro-batch {}", split.micro_batch);
-  if (split.accumulation > 1) text += fmt::format(" x {}", split.accumulation);
-  if (split.head_chunks > 0) text += fmt::format(", head in {}", split.head_chunks);
-  return text;
-}
-
 std::string lever_line(const plan::Lever& lever, const Planner& planner, const Offer& taken) {
-  const plan::Split& split = planner.split(taken);
-  const std::string what =
-      lever.name == "micro_batch"   ? fmt::format("{} forwards of {}", split.accumulation, split.micro_batch)
-      : lever.name == "head_chunks" ? fmt::format("logits in {} pieces", split.head_chunks)
-      : lever.name == "offload"     ? fmt::format("{} wait on the host", format_bytes(taken.host_bytes))
-                                    : "values recomputed in the backward";
+  const std::string what = lever.name == "recompute" ? "values recomputed in the backward"
+                           : lever.name == "offload"
+                               ? fmt::format("{} wait on the host", format_bytes(taken.host_bytes))
+                               : plan::text(planner.candidate(taken).setting, lever.name);
   return fmt::format("  {:<12} {:>14}  {:>+9.1f} %   {}\n", lever.name, "-" + format_bytes(lever.saved_bytes),
                      percent(lever.cost_seconds, planner.plain().step_seconds), what);
 }
@@ -72,10 +63,8 @@ std::vector<const Offer*> rows(const Planner& planner) {
 }
 
 train::TrainConfig plain_config(const train::TrainConfig& config, const Planner& planner) {
-  train::TrainConfig plain = config;
+  train::TrainConfig plain = train::at_setting(config, planner.candidates().front().setting);
   plain.plan.reset();
-  plain.micro_batch = planner.split(Offer{}).micro_batch;
-  plain.head_chunks = 0;
   return plain;
 }
 
@@ -99,7 +88,7 @@ std::string ladder(const train::TrainConfig& config, const Planner& planner, con
       "Planned: {} ({:.1f} % of the plain peak), {} ({:.2f}x), {}\n", format_bytes(taken.peak_bytes),
       percent(static_cast<double>(taken.peak_bytes), static_cast<double>(decision.plain.peak_bytes)),
       train::format_seconds(taken.seconds), taken.seconds / decision.plain.step_seconds,
-      split_text(planner.split(taken)));
+      plan::text(planner.candidate(taken).setting));
   text += fmt::format("At most {:.2f} % from the fastest possible within this budget\n",
                       std::max(0.0, percent(taken.seconds - decision.bound_seconds, decision.bound_seconds)));
   text += fmt::format("Memory is highest in {}\n", decision.binds);
@@ -130,12 +119,17 @@ std::string does_not_fit(const train::TrainConfig& config, const Planner& planne
       "  parameters {:>12}\n  gradients  {:>12}\n  optimizer  {:>12}\n  the rest   {:>12}\n\nwhat would "
       "help:\n",
       format_bytes(decision.budget_bytes), format_bytes(decision.taken.peak_bytes),
-      format_bytes(decision.missing_bytes), split_text(planner.split(decision.taken)), decision.binds,
-      format_bytes(states.parameters), format_bytes(states.gradients), format_bytes(states.optimizer),
+      format_bytes(decision.missing_bytes), plan::text(planner.candidate(decision.taken).setting),
+      decision.binds, format_bytes(states.parameters), format_bytes(states.gradients),
+      format_bytes(states.optimizer),
       format_bytes(
           decision.taken.peak_bytes -
           std::min(decision.taken.peak_bytes, states.parameters + states.gradients + states.optimizer)));
-  if (planner.splits().front().micro_batch == planner.splits().back().micro_batch && config.batch_size > 1)
+  const auto micro_batch = [](const plan::Candidate& candidate) {
+    return candidate.setting[plan::kMicroBatch];
+  };
+  if (micro_batch(planner.candidates().front()) == micro_batch(planner.candidates().back()) &&
+      config.batch_size > 1)
     text += "  a smaller --micro-batch, or none, so that the planner may split the batch\n";
   text += "  a shorter --seq-len, or more memory";
   return text;
@@ -165,20 +159,19 @@ std::string verified_text(const Verified& verified) {
 
 std::string sweep_table(const Planner& planner) {
   std::string text =
-      fmt::format("{:>12} {:>8} {:>10} {:>8}   {}\n", "budget", "of plain", "step", "slower", "split");
+      fmt::format("{:>12} {:>8} {:>10} {:>8}   {}\n", "budget", "of plain", "step", "slower", "setting");
   for (const Offer* offer : rows(planner))
     text += fmt::format(
         "{:>12} {:>7.1f}% {:>10} {:>7.2f}x   {}\n", format_bytes(offer->peak_bytes),
         percent(static_cast<double>(offer->peak_bytes), static_cast<double>(planner.plain().peak_bytes)),
         train::format_seconds(offer->seconds), offer->seconds / planner.plain().step_seconds,
-        split_text(planner.split(*offer)));
+        plan::text(planner.candidate(*offer).setting));
   return text;
 }
 
 Json plan_document(const Planner& planner, const Decision& decision, const trace::Snapshot& step,
                    const ChosenHardware& hardware) {
-  const plan::Split& split = planner.split(decision.taken);
-  return {
+  Json document = {
       {"fits", decision.fits},
       {"budget_bytes", decision.budget_bytes},
       {"plain", {{"peak_bytes", decision.plain.peak_bytes}, {"step_seconds", decision.plain.step_seconds}}},
@@ -189,24 +182,22 @@ Json plan_document(const Planner& planner, const Decision& decision, const trace
         {"step_seconds", decision.taken.seconds},
         {"bytes", trace::to_json(step.bytes)}}},
       {"bound_seconds", std::isfinite(decision.bound_seconds) ? Json(decision.bound_seconds) : Json(nullptr)},
-      {"micro_batch", split.micro_batch},
-      {"accumulation", split.accumulation},
-      {"head_chunks", split.head_chunks},
       {"levers", plan::to_json(decision.levers)},
       {"missing_bytes", decision.missing_bytes},
       {"hardware",
        {{"name", hardware.hardware.name},
         {"is_estimate", hardware.hardware.is_estimate},
         {"file", hardware.file.empty() ? Json(nullptr) : Json(hardware.file)}}}};
+  document.update(plan::to_json(planner.candidate(decision.taken).setting));
+  return document;
 }
 
 Json sweep_document(const Planner& planner) {
   Json points = Json::array();
-  for (const Offer* offer : rows(planner))
-    points.push_back({{"peak_bytes", offer->peak_bytes},
-                      {"step_seconds", offer->seconds},
-                      {"micro_batch", planner.split(*offer).micro_batch},
-                      {"head_chunks", planner.split(*offer).head_chunks}});
+  for (const Offer* offer : rows(planner)) {
+    points.push_back({{"peak_bytes", offer->peak_bytes}, {"step_seconds", offer->seconds}});
+    points.back().update(plan::to_json(planner.candidate(*offer).setting));
+  }
   return points;
 }
 

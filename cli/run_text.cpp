@@ -107,7 +107,7 @@ Json document(const TrainConfig& config, const TrainResult& result, const fs::pa
                {"run_directory", out_dir.string()}};
   if (config.device.is_cuda()) {
     json["predicted"]["reserved_bytes"] = result.predicted.reserved_bytes;
-    json["predicted"]["process_bytes"] = result.predicted.process_bytes();
+    json["predicted"]["process_bytes"] = result.predicted.budget_use();
   }
   if (result.loss_scale) {
     json["skipped_steps"] = result.skipped;

@@ -50,7 +50,7 @@ void step(Net& net, torch::optim::AdamW& optimizer, const at::Tensor& batch) {
 
 // On Meta nothing is computed and nothing allocated: this only shows snug what a step does.
 snug::Step step_on_meta() {
-  return {.on_meta = [](const snug::Account&, const snug::plan::Split&) -> std::function<void()> {
+  return {.on_meta = [](const snug::Account&, const snug::plan::Setting&) -> std::function<void()> {
     Net net = snug::capture::on_meta([] { return Net(); });
     auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters());
     return [=]() mutable { step(net, *optimizer, at::empty({4096, 128}, c10::kMeta)); };

@@ -46,6 +46,6 @@ int main() {
   std::printf("budget %s, planned %s, measured %s; %lld of 32 rows per pass\n",
               snug::format_bytes(40_MiB).c_str(), snug::format_bytes(session.predicted_bytes()).c_str(),
               snug::format_bytes(session.measured().budget_use).c_str(),
-              static_cast<long long>(session.plan() ? session.plan()->micro_batch : 0));
+              static_cast<long long>(session.plan() ? session.plan()->setting[snug::plan::kMicroBatch] : 0));
   return session.plan() && session.measured().budget_use <= 40_MiB && session.is_as_planned() ? 0 : 1;
 }

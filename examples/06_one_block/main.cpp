@@ -96,7 +96,7 @@ class Block {
   }
 
  private:
-  const plan::StepModel& model() const { return *planner_->splits()[0].model; }
+  const plan::StepModel& model() const { return *planner_->candidates()[0].model; }
   const Sketch& sketch() const { return model().sketch(); }
   std::size_t number() const { return model().regions()[region_].calls[0]; }
   const Sketch::Call& call() const { return sketch().calls[number()]; }

@@ -49,7 +49,7 @@ SNUG_API std::string why_no_cuda_device();
 SNUG_API bool let_cuda_segments_grow(bool grow);
 
 // The share of the device's memory that torch's allocator may hold: all of it, 1, at first. See
-// device_budget.h.
+// budget.h.
 SNUG_API double cuda_allocator_share(c10::DeviceIndex device);
 SNUG_API void cap_cuda_allocator(c10::DeviceIndex device, double share);
 SNUG_API void empty_cuda_cache();

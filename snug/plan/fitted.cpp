@@ -15,7 +15,7 @@ double share_beside(std::uint64_t tensors, std::uint64_t held) {
 
 // The plain step has gaps of its own, whatever is chosen instead of it.
 void fit_plain(Planner& planner, const Gpu& gpu) {
-  const StepModel& model = *planner.splits().front().model;
+  const StepModel& model = *planner.candidates().front().model;
   Overhead overhead = planner.overhead();
   overhead.share =
       share_beside(model.peak_bytes(model.all_kept()), reserved(model, model.all_kept(), gpu).bytes);
@@ -32,6 +32,7 @@ Reserved reserved(const StepModel& model, std::span<const std::uint32_t> chosen,
 }
 
 Decision decide_within(Planner& planner, std::uint64_t budget_bytes, const Gpu& gpu) {
+  if (gpu.memory_bytes == 0) return planner.decide(budget_bytes);
   fit_plain(planner, gpu);
   Overhead overhead = planner.overhead();
   overhead.share = 0;
@@ -39,14 +40,14 @@ Decision decide_within(Planner& planner, std::uint64_t budget_bytes, const Gpu& 
   const auto& offers = planner.offers();
   auto offer = std::ranges::upper_bound(offers, budget_bytes, {}, &Offer::peak_bytes);
   if (offer != offers.begin()) --offer;
-  Reserved found = reserved(*planner.split(*offer).model, offer->chosen, gpu);
+  Reserved found = reserved(*planner.candidate(*offer).model, offer->chosen, gpu);
   const auto is_too_much = [&] {
     return overhead.outside_with(offer->host_bytes) + std::max(found.needed_limit, found.bytes) >
            budget_bytes;
   };
   while (is_too_much() && offer != offers.begin()) {
     --offer;
-    found = reserved(*planner.split(*offer).model, offer->chosen, gpu);
+    found = reserved(*planner.candidate(*offer).model, offer->chosen, gpu);
   }
   overhead.share = share_beside(offer->tensor_bytes, found.bytes);
   planner.set_overhead(overhead);

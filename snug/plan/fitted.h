@@ -33,7 +33,8 @@ struct Gpu {
 // For a step under these choices.
 SNUG_API Reserved reserved(const StepModel& model, std::span<const std::uint32_t> chosen, const Gpu& gpu);
 
-// The planner's overhead is that of the decision afterwards. On the CPU, planner.decide().
+// The planner's overhead is that of the decision afterwards. Without a GPU, which has no memory, there is no
+// such allocator: planner.decide().
 SNUG_API Decision decide_within(Planner& planner, std::uint64_t budget_bytes, const Gpu& gpu);
 
 }  // namespace snug::plan

@@ -123,6 +123,19 @@ Lever lever_from_json(Json object, const std::string& where) {
   return lever;
 }
 
+// Each lever has a key of its own.
+Setting setting_from_json(const JsonReader& reader, const std::string& where,
+                          std::span<const LeverKind> kinds) {
+  Setting setting{.accumulation = count(reader, "accumulation", where)};
+  for (const LeverKind& kind : kinds) {
+    const auto value = reader.required<std::int64_t>(kind.name);
+    check(value >= kind.plain, where, ": \"", kind.name, "\" must be ", kind.plain,
+          kind.plain == 0 ? " (as usual)" : "", " or more, got ", value);
+    setting.levers[kind.name] = value;
+  }
+  return setting;
+}
+
 // Regions that do the same stand together.
 Json to_json(const std::vector<RegionPlan>& regions) {
   Json groups = Json::array();
@@ -185,34 +198,33 @@ Json to_json(const std::vector<Lever>& levers) {
   return list;
 }
 
-Json to_json(const Plan& plan) {
-  return {{"version", kVersion},
-          {"step", plan.step},
-          {"budget_bytes", plan.budget_bytes},
-          {"micro_batch", plan.micro_batch},
-          {"accumulation", plan.accumulation},
-          {"head_chunks", plan.head_chunks},
-          {"plain", to_json(plan.plain, /*is_chosen=*/false)},
-          {"predicted", to_json(plan.predicted, /*is_chosen=*/true)},
-          {"bound_seconds", plan.bound_seconds},
-          {"levers", to_json(plan.levers)},
-          {"fates", to_json(plan.regions)}};
+Json to_json(const Setting& setting) {
+  Json json = setting.levers;
+  json["accumulation"] = setting.accumulation;
+  return json;
 }
 
-Plan plan_from_json(Json object, const std::string& where) {
+Json to_json(const Plan& plan) {
+  Json json = {{"version", kVersion}, {"step", plan.step}, {"budget_bytes", plan.budget_bytes}};
+  json.update(to_json(plan.setting));
+  json.update({{"plain", to_json(plan.plain, /*is_chosen=*/false)},
+               {"predicted", to_json(plan.predicted, /*is_chosen=*/true)},
+               {"bound_seconds", plan.bound_seconds},
+               {"levers", to_json(plan.levers)},
+               {"fates", to_json(plan.regions)}});
+  return json;
+}
+
+Plan plan_from_json(Json object, const std::string& where, std::span<const LeverKind> kinds) {
   const JsonReader reader(std::move(object), where);
   const auto version = reader.required<std::int64_t>("version");
   check(version == kVersion, where, ": a plan of version ", version, ", expected ", kVersion);
   Plan plan{.step = reader.required<Json>("step"),
             .budget_bytes = static_cast<std::uint64_t>(count(reader, "budget_bytes", where)),
-            .micro_batch = count(reader, "micro_batch", where),
-            .accumulation = count(reader, "accumulation", where),
-            .head_chunks = reader.required<std::int64_t>("head_chunks"),
+            .setting = setting_from_json(reader, where, kinds),
             .plain = amount_from_json(reader.required<Json>("plain"), where + ": plain", false),
             .predicted = amount_from_json(reader.required<Json>("predicted"), where + ": predicted", true),
             .bound_seconds = seconds(reader, "bound_seconds", where)};
-  check(plan.head_chunks >= 0, where, ": \"head_chunks\" must be 0 (as usual) or more, got ",
-        plan.head_chunks);
   check(plan.step.is_object(), where, ": \"step\" must be an object, got ", plan.step.dump());
   for (Json& lever : array(reader, "levers", where))
     plan.levers.push_back(lever_from_json(std::move(lever), where + ": levers"));

@@ -1,15 +1,16 @@
-// What was decided for a step: which values of which region are recomputed or offloaded, and how the batch is
-// split. Plain data, read and written as JSON; a plan may be saved, compared, edited by hand and applied
-// again.
+// What was decided for a step: its setting, and which values of which region are recomputed or offloaded.
+// Plain data, read and written as JSON; a plan may be saved, compared, edited by hand and applied again.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "snug/base/export.h"
 #include "snug/base/json.h"
+#include "snug/plan/setting.h"
 #include "snug/trace/region_tape.h"
 
 namespace snug::plan {
@@ -48,7 +49,7 @@ struct Amount {
 };
 
 struct Lever {
-  std::string name;  // micro_batch, head_chunks, recompute, offload
+  std::string name;  // of a LeverKind, or recompute, offload
   std::uint64_t saved_bytes = 0;
   double cost_seconds = 0;
 
@@ -58,9 +59,7 @@ struct Lever {
 struct Plan {
   Json step = Json::object();  // what it is for, as its maker says: compared when the plan is applied
   std::uint64_t budget_bytes = 0;
-  std::int64_t micro_batch = 0;
-  std::int64_t accumulation = 1;
-  std::int64_t head_chunks = 0;  // pieces in which the head makes its logits; 0: as it usually does
+  Setting setting;
   Amount plain, predicted;
   double bound_seconds = 0;  // no plan within the budget is faster
   std::vector<Lever> levers;
@@ -70,9 +69,11 @@ struct Plan {
 };
 
 SNUG_API Json to_json(const Plan& plan);
+SNUG_API Json to_json(const Setting& setting);
 SNUG_API Json to_json(const std::vector<Lever>& levers);
 // Throws Error, naming `where` and the key, for what is missing, unknown, of the wrong type or senseless.
-SNUG_API Plan plan_from_json(Json object, const std::string& where);
+SNUG_API Plan plan_from_json(Json object, const std::string& where,
+                             std::span<const LeverKind> kinds = kLevers);
 
 SNUG_API Plan load_plan(const std::filesystem::path& path);
 SNUG_API void save_plan(const Plan& plan, const std::filesystem::path& path);

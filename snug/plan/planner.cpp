@@ -23,7 +23,7 @@ std::uint64_t page_tables(std::uint64_t pinned_bytes) {
   return (pinned_bytes / kBytesPerByte + 2 * kPiece - 1) / kPiece * kPiece;
 }
 
-// Of all splits together, those that no other beats.
+// Of all candidates together, those that no other beats.
 std::vector<Offer> worth_having(std::vector<Offer> all, const Overhead& overhead) {
   const auto order = [&](const Offer& offer) {
     return std::tuple(offer.tensor_bytes + overhead.outside_with(offer.host_bytes), offer.seconds);
@@ -70,16 +70,22 @@ RegionPlan region_plan(const StepModel::Region& region, const Sketch& sketch,
 
 }  // namespace
 
-Planner::Planner(std::vector<Split> splits, const Overhead& overhead) : splits_(std::move(splits)) {
-  check(!splits_.empty(), "nothing to plan: no way to split the batch was given");
+Planner::Planner(std::vector<Candidate> candidates, const Overhead& overhead,
+                 std::span<const LeverKind> kinds)
+    : candidates_(std::move(candidates)), kinds_(kinds) {
+  check(!candidates_.empty(), "nothing to plan: no setting of the step was given");
   std::vector<Offer> all;
-  for (std::size_t i = 0; i < splits_.size(); ++i)
-    for (Point& point : search(splits_[i].model->problem()))
-      all.push_back({.split = i,
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    auto& [setting, model] = candidates_[i];
+    for (const LeverKind& kind : kinds_) setting.levers.try_emplace(kind.name, kind.plain);
+    check(setting.levers.size() == kinds_.size(), "a lever that there is not: ", to_json(setting).dump());
+    for (Point& point : search(model->problem()))
+      all.push_back({.candidate = i,
                      .seconds = point.seconds,
-                     .tensor_bytes = splits_[i].model->peak_bytes(point.chosen),
-                     .host_bytes = splits_[i].model->host_bytes(point.chosen),
+                     .tensor_bytes = model->peak_bytes(point.chosen),
+                     .host_bytes = model->host_bytes(point.chosen),
                      .chosen = std::move(point.chosen)});
+  }
   offers_ = worth_having(std::move(all), overhead);
   set_overhead(overhead);
 }
@@ -115,16 +121,16 @@ std::uint64_t Overhead::left_of(std::uint64_t budget) const {
   return static_cast<std::uint64_t>(static_cast<double>(below(budget, outside_bytes)) / (1 + share)) + 1;
 }
 
-Amount Planner::all_kept(std::size_t split) const {
-  const StepModel& model = *splits_[split].model;
-  const Overhead& overhead = split == 0 && plain_overhead_ ? *plain_overhead_ : overhead_;
+Amount Planner::all_kept(std::size_t candidate) const {
+  const StepModel& model = *candidates_[candidate].model;
+  const Overhead& overhead = candidate == 0 && plain_overhead_ ? *plain_overhead_ : overhead_;
   return {overhead.on_top_of(model.peak_bytes(model.all_kept())), model.seconds(model.all_kept())};
 }
 
 double Planner::bound_seconds(std::uint64_t budget_bytes) const {
   double bound = std::numeric_limits<double>::infinity();
-  for (const Split& split : splits_)
-    bound = std::min(bound, lower_bound(split.model->problem(), overhead_.left_of(budget_bytes)));
+  for (const Candidate& candidate : candidates_)
+    bound = std::min(bound, lower_bound(candidate.model->problem(), overhead_.left_of(budget_bytes)));
   return bound;
 }
 
@@ -146,7 +152,7 @@ Decision Planner::about(const Offer& offer, std::uint64_t budget_bytes) const {
       .taken = *taken,
       .plain = plain_,
       .bound_seconds = std::min(taken->seconds, bound_seconds(std::max(budget_bytes, taken->peak_bytes))),
-      .binds = splits_[taken->split].model->place_of_peak(taken->chosen),
+      .binds = candidates_[taken->candidate].model->place_of_peak(taken->chosen),
       .levers = levers(*taken)};
   for (auto other = taken + 1; other != offers_.end() && !decision.faster; ++other)
     if (other->seconds <= taken->seconds * (1 - kWorthMentioning)) decision.faster = *other;
@@ -165,44 +171,47 @@ const Offer& Planner::leanest_within(double slowdown) const {
   return offers_.back();
 }
 
-// In the order in which they are pulled: the batch is split, the head too, then values are recomputed, and
-// then offloaded.
+// The way from the plain step to the one that is taken: lever by lever through the settings, then values are
+// recomputed, and then offloaded. What a setting saves that is no candidate is counted with the next lever.
 std::vector<Lever> Planner::levers(const Offer& taken) const {
   std::vector<Lever> levers;
-  const auto pull = [&](const char* name, const Amount& before, const Amount& after) {
-    if (after.peak_bytes >= before.peak_bytes) return;
-    levers.push_back({name, before.peak_bytes - after.peak_bytes,
-                      std::max(0.0, after.step_seconds - before.step_seconds)});
+  Amount before = plain_;
+  const auto pull = [&](const std::string& name, const Amount& after) {
+    if (after.peak_bytes < before.peak_bytes)
+      levers.push_back({name, before.peak_bytes - after.peak_bytes,
+                        std::max(0.0, after.step_seconds - before.step_seconds)});
+    before = after;
   };
-  const Split& split = splits_[taken.split];
-  const auto usual = std::ranges::find(splits_, split.micro_batch, &Split::micro_batch) - splits_.begin();
-  const Amount before = all_kept(static_cast<std::size_t>(usual)), kept = all_kept(taken.split);
-  pull("micro_batch", plain_, before);
-  pull("head_chunks", before, kept);
-  const std::vector<std::uint32_t> on_device = split.model->without_offload(taken.chosen);
-  const Amount recomputed{overhead_.on_top_of(split.model->peak_bytes(on_device)),
-                          split.model->seconds(on_device)};
-  pull("recompute", kept, recomputed);
-  pull("offload", recomputed, {taken.peak_bytes, taken.seconds});
+  const auto& [setting, model] = candidates_[taken.candidate];
+  Setting reached = candidates_.front().setting;
+  for (const LeverKind& kind : kinds_) {
+    if (reached[kind] == setting[kind]) continue;
+    reached.levers[kind.name] = setting[kind];
+    const auto there = std::ranges::find_if(
+        candidates_, [&](const Candidate& other) { return other.setting.levers == reached.levers; });
+    if (there != candidates_.end())
+      pull(kind.name, all_kept(static_cast<std::size_t>(there - candidates_.begin())));
+  }
+  const std::vector<std::uint32_t> on_device = model->without_offload(taken.chosen);
+  pull("recompute", {overhead_.on_top_of(model->peak_bytes(on_device)), model->seconds(on_device)});
+  pull("offload", {taken.peak_bytes, taken.seconds});
   return levers;
 }
 
 Plan Planner::write_down(const Decision& decision, Json step) const {
   const Offer& taken = decision.taken;
-  const Split& split = splits_[taken.split];
+  const auto& [setting, model] = candidates_[taken.candidate];
   Plan plan{.step = std::move(step),
             .budget_bytes = decision.budget_bytes,
-            .micro_batch = split.micro_batch,
-            .accumulation = split.accumulation,
-            .head_chunks = split.head_chunks,
+            .setting = setting,
             .plain = decision.plain,
             .predicted = {taken.peak_bytes, taken.seconds, taken.host_bytes,
                           overhead_.outside_with(taken.host_bytes), taken.tensor_bytes},
             .bound_seconds = decision.bound_seconds,
             .levers = decision.levers};
   for (std::size_t i = 0; i < taken.chosen.size(); ++i) {
-    const StepModel::Region& region = split.model->regions()[i];
-    plan.regions.push_back(region_plan(region, split.model->sketch(), (*region.choices)[taken.chosen[i]]));
+    const StepModel::Region& region = model->regions()[i];
+    plan.regions.push_back(region_plan(region, model->sketch(), (*region.choices)[taken.chosen[i]]));
   }
   return plan;
 }

@@ -1,8 +1,7 @@
-// One number in, a plan out: the fastest way to run a step within a budget, over every way to split its batch
-// and every choice of each region.
+// One number in, a plan out: the fastest way to run a step within a budget, over all its settings and every
+// choice of each region.
 //
-//   Planner planner({{.micro_batch = 8, .accumulation = 1, .model = sketched(8)},
-//                    {.micro_batch = 4, .accumulation = 2, .model = sketched(4)}});
+//   Planner planner({{whole, sketched(whole)}, {half, sketched(half)}});
 //   Decision decision = planner.decide(12_GiB);
 //
 // All budgets are answered from one search: more memory never makes a slower plan, and a budget that is too
@@ -12,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,21 +19,20 @@
 #include "snug/plan/hardware.h"
 #include "snug/plan/plan.h"
 #include "snug/plan/search.h"
+#include "snug/plan/setting.h"
 #include "snug/plan/step_model.h"
 
 namespace snug::plan {
 
-// One way to split the batch.
-struct Split {
-  std::int64_t micro_batch = 1;
-  std::int64_t accumulation = 1;
-  std::int64_t head_chunks = 0;  // pieces of the head's logits; 0: as usual
+// A setting, and what is known of the step under it.
+struct Candidate {
+  Setting setting;
   std::shared_ptr<const StepModel> model;
 };
 
 // A plan worth having, before it is written down.
 struct Offer {
-  std::size_t split = 0;
+  std::size_t candidate = 0;
   std::uint64_t peak_bytes = 0;  // with the overhead
   double seconds = 0;
   std::uint64_t tensor_bytes = 0;
@@ -71,12 +70,13 @@ SNUG_API Overhead overhead_of(const Hardware& hardware);
 
 class SNUG_API Planner {
  public:
-  // The plain step's split first; of each micro-batch, the one with the usual head first.
-  explicit Planner(std::vector<Split> splits, const Overhead& overhead = {});
+  // The plain step first. `kinds`: the table of levers, which outlives the planner.
+  explicit Planner(std::vector<Candidate> candidates, const Overhead& overhead = {},
+                   std::span<const LeverKind> kinds = kLevers);
 
   const std::vector<Offer>& offers() const { return offers_; }  // by rising peak and falling seconds
-  const Split& split(const Offer& offer) const { return splits_[offer.split]; }
-  const std::vector<Split>& splits() const { return splits_; }
+  const Candidate& candidate(const Offer& offer) const { return candidates_[offer.candidate]; }
+  const std::vector<Candidate>& candidates() const { return candidates_; }  // their settings name every lever
   Amount plain() const { return plain_; }
   double bound_seconds(std::uint64_t budget_bytes) const;
   const Overhead& overhead() const { return overhead_; }
@@ -91,10 +91,11 @@ class SNUG_API Planner {
   Plan write_down(const Decision& decision, Json step) const;
 
  private:
-  Amount all_kept(std::size_t split) const;
+  Amount all_kept(std::size_t candidate) const;
   std::vector<Lever> levers(const Offer& taken) const;
 
-  std::vector<Split> splits_;
+  std::vector<Candidate> candidates_;
+  std::span<const LeverKind> kinds_;
   Overhead overhead_;
   std::optional<Overhead> plain_overhead_;
   std::vector<Offer> offers_;

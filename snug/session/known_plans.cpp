@@ -36,7 +36,7 @@ const KnownPlan* KnownPlans::covering(std::int64_t size, bool is_one_pass, const
   const KnownPlan* best = nullptr;
   for (const KnownPlan& known : plans_)
     if (known.size >= size && static_cast<double>(known.size) <= kBucket * static_cast<double>(size) &&
-        (is_one_pass || known.plan.accumulation != 1) && is_alike(known.plan, like.plan) &&
+        (is_one_pass || known.plan.setting.accumulation != 1) && is_alike(known.plan, like.plan) &&
         (!best || known.size < best->size))
       best = &known;
   return best;

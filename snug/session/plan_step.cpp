@@ -38,11 +38,12 @@ void check_same(const Json& planned, const Json& here, const std::string& within
 
 }  // namespace
 
-trace::Sketch sketch_step(const Step& step, const plan::Split& split) {
+trace::Sketch sketch_step(const Step& step, const plan::Setting& setting) {
   check(static_cast<bool>(step.on_meta), "a step is planned by running it on Meta: Step::on_meta is empty");
   const hooks::MetaTargetScope target(step.device.type());
-  return capture::sketch_step([&](memory::Tracker& tracker) { return step.on_meta(Account(tracker), split); },
-                              /*workspaces=*/step.device.is_cpu(), /*rest=*/true);
+  return capture::sketch_step(
+      [&](memory::Tracker& tracker) { return step.on_meta(Account(tracker), setting); },
+      /*workspaces=*/step.device.is_cpu(), /*rest=*/true);
 }
 
 std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions& options) {
@@ -50,24 +51,24 @@ std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions&
   const plan::MeasuredCosts costs = options.costs ? *options.costs : plan::MeasuredCosts(hardware);
   plan::Links links = plan::links_of(hardware);
   links.host_bytes = options.host_budget_bytes.value_or(links.host_bytes);
-  std::vector<plan::Split> splits = step.splits;
-  if (splits.empty()) splits.push_back({.accumulation = 0});
-  for (plan::Split& split : splits) {
-    split.model = std::make_shared<const plan::StepModel>(
-        sketch_step(step, split), static_cast<double>(split.accumulation), std::cref(costs), links);
-    if (split.accumulation == 0) split.accumulation = split.model->sketched_passes();
+  std::vector<plan::Candidate> candidates;
+  for (const plan::Setting& setting : step.settings) candidates.push_back({setting});
+  if (candidates.empty()) candidates.push_back({{.accumulation = 0}});
+  for (auto& [setting, model] : candidates) {
+    model = std::make_shared<const plan::StepModel>(
+        sketch_step(step, setting), static_cast<double>(setting.accumulation), std::cref(costs), links);
+    if (setting.accumulation == 0) setting.accumulation = model->sketched_passes();
   }
   plan::Overhead overhead = plan::overhead_of(hardware);
   if (step.scratch_share > 0) overhead.share = step.scratch_share;
-  return std::make_shared<plan::Planner>(std::move(splits), overhead);
+  return std::make_shared<plan::Planner>(std::move(candidates), overhead);
 }
 
 PlannedStep plan_step(const Step& step, const PlanOptions& options, std::shared_ptr<plan::Planner> planner) {
   if (!planner) planner = make_planner(step, options);
+  const plan::Hardware hardware = hardware_for(step, options);
   plan::Decision decision =
-      step.device.is_cuda()
-          ? plan::decide_within(*planner, options.budget_bytes, {hardware_for(step, options).memory_bytes})
-          : planner->decide(options.budget_bytes);
+      plan::decide_within(*planner, options.budget_bytes, {hardware.is_gpu ? hardware.memory_bytes : 0});
   plan::Plan plan = planner->write_down(decision, identity_of(step));
   return {std::move(plan), std::move(decision), std::move(planner)};
 }
@@ -78,8 +79,7 @@ void check_identity(const plan::Plan& plan, const Step& step) {
 
 void check_plan(const plan::Plan& plan, const Step& step) {
   check_identity(plan, step);
-  const plan::Split split{plan.micro_batch, plan.accumulation, plan.head_chunks};
-  const trace::Sketch sketch = sketch_step(step, split);
+  const trace::Sketch sketch = sketch_step(step, plan.setting);
   for (const auto& call : sketch.calls) {
     const auto region = std::ranges::find(plan.regions, call.tape.region, &plan::RegionPlan::region);
     check(region != plan.regions.end(), "the plan is for another model: it has no region \"",

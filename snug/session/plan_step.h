@@ -30,7 +30,7 @@ struct PlannedStep {
   std::shared_ptr<plan::Planner> planner;  // for other budgets
 };
 
-// Sketches the step at each of its splits and searches; all budgets are answered from it.
+// Sketches the step at each of its settings and searches; all budgets are answered from it.
 SNUG_API std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions& options);
 
 // On CUDA fitted to torch's allocator: see plan/fitted.h.
@@ -45,6 +45,6 @@ SNUG_API void check_identity(const plan::Plan& plan, const Step& step);
 SNUG_API void check_plan(const plan::Plan& plan, const Step& step);
 
 // A step on Meta in which nothing is kept.
-SNUG_API trace::Sketch sketch_step(const Step& step, const plan::Split& split);
+SNUG_API trace::Sketch sketch_step(const Step& step, const plan::Setting& setting);
 
 }  // namespace snug

@@ -90,7 +90,7 @@ Fate Planned::fate(const tape::ValueInfo& value) {
 tape::Fates planned_fates(const plan::Plan& plan, DifferenceListener listener) {
   auto planned = std::make_shared<Planned>();
   planned->listener = std::move(listener);
-  planned->is_one_pass = plan.accumulation == 1;
+  planned->is_one_pass = plan.setting.accumulation == 1;
   for (const plan::RegionPlan& region_plan : plan.regions) {
     Region& region = planned->regions[region_plan.region];
     region.planned = region_plan;

@@ -27,7 +27,7 @@ std::uint64_t expected_outside(const Treatment& treatment) {
 
 }  // namespace
 
-Prediction predict(const Step& step, const plan::Split& split, const Treatment& treatment,
+Prediction predict(const Step& step, const plan::Setting& setting, const Treatment& treatment,
                    const PredictOptions& options) {
   check(static_cast<bool>(step.on_meta), "a step is predicted by running it on Meta: Step::on_meta is empty");
   const hooks::MetaTargetScope target(step.device.type());
@@ -39,7 +39,7 @@ Prediction predict(const Step& step, const plan::Split& split, const Treatment& 
   static_cast<capture::Captured&>(prediction) = capture::capture(
       c10::kMeta,
       [&](memory::Tracker& tracker) {
-        const auto run = step.on_meta(Account(tracker), split);
+        const auto run = step.on_meta(Account(tracker), setting);
         // What is being built counts as temporary until it is claimed; the categories' own
         // maxima are those of the steps.
         setup_peak = tracker.peak();
@@ -52,13 +52,13 @@ Prediction predict(const Step& step, const plan::Split& split, const Treatment& 
         if (recording) prediction.host_bytes = host_bytes(recording->totals());
       },
       {.sink = step.device.is_cuda() ? &allocator : nullptr, .workspaces = step.device.is_cpu()});
+  if (setup_peak.total > prediction.peak.total) prediction.peak = setup_peak;
   prediction.device = step.device.type();
+  prediction.reserved_bytes = prediction.peak.total;
+  if (!step.device.is_cuda()) return prediction;
   prediction.reserved_bytes = allocator.allocator().peak_reserved_bytes();
   prediction.needed_cap_bytes = allocator.allocator().needed_limit_bytes();
-  if (step.device.is_cuda())
-    prediction.outside_bytes =
-        options.outside_bytes > 0 ? options.outside_bytes : expected_outside(treatment);
-  if (setup_peak.total > prediction.peak.total) prediction.peak = setup_peak;
+  prediction.outside_bytes = options.outside_bytes > 0 ? options.outside_bytes : expected_outside(treatment);
   return prediction;
 }
 

@@ -15,17 +15,14 @@ namespace snug {
 struct Prediction : capture::Captured {
   c10::DeviceType device = c10::kCPU;
   std::uint64_t host_bytes = 0;        // of what is offloaded
-  std::uint64_t reserved_bytes = 0;    // on CUDA: by torch's allocator, with segments that grow
-  std::uint64_t needed_cap_bytes = 0;  // on CUDA: with a lower cap torch's allocator would empty its cache
+  std::uint64_t reserved_bytes = 0;    // by torch's allocator, with segments that grow; on the CPU the peak
+  std::uint64_t needed_cap_bytes = 0;  // with a lower cap torch's allocator would empty its cache
   std::uint64_t outside_bytes = 0;     // on CUDA: context and libraries, as planned with or usual
 
-  std::uint64_t process_bytes() const { return outside_bytes + reserved_bytes; }
-  // What counts against a budget: bytes of tensors on the CPU, of the process on a GPU.
-  std::uint64_t budget_use() const { return device == c10::kCUDA ? process_bytes() : peak.total; }
+  // What counts against a budget: see memory::Budget.
+  std::uint64_t budget_use() const { return outside_bytes + reserved_bytes; }
   // The least under which torch's allocator never empties its cache.
-  std::uint64_t least_budget() const {
-    return device == c10::kCUDA ? outside_bytes + std::max(needed_cap_bytes, reserved_bytes) : peak.total;
-  }
+  std::uint64_t least_budget() const { return outside_bytes + std::max(needed_cap_bytes, reserved_bytes); }
 };
 
 struct PredictOptions {
@@ -35,7 +32,7 @@ struct PredictOptions {
 };
 
 // Throws Error if the step cannot run on Meta.
-SNUG_API Prediction predict(const Step& step, const plan::Split& split, const Treatment& treatment = {},
+SNUG_API Prediction predict(const Step& step, const plan::Setting& setting, const Treatment& treatment = {},
                             const PredictOptions& options = {});
 
 // On the CPU, where nobody refuses memory before it is too late: whether the machine has that much free.

@@ -16,7 +16,7 @@
 #include "snug/hooks/device.h"
 #include "snug/machine/hardware_of.h"
 #include "snug/machine/prepare.h"
-#include "snug/memory/device_budget.h"
+#include "snug/memory/budget.h"
 #include "snug/memory/process_memory.h"
 #include "snug/plan/cost.h"
 #include "snug/plan/fitted.h"
@@ -98,7 +98,7 @@ class Session::Impl {
         trace_(options_.trace.path, {.device = options_.device.str(), .about = options_.trace.about},
                options_.trace.steps),
         tracker_({.device = options_.device,
-                  .budget_bytes = options_.device.is_cuda() ? std::nullopt : options_.budget_bytes,
+                  .budget_bytes = memory::Budget::of_tracker(options_.device, options_.budget_bytes),
                   .sink = trace_.sink()}),
         budget_(options_.device, options_.budget_bytes,
                 plan::outside_or_usual(options_.plan ? options_.plan->predicted.outside_bytes : 0)),
@@ -108,7 +108,6 @@ class Session::Impl {
                     : options_.plan    ? options_.plan->predicted.peak_bytes
                                        : 0);
     if (options_.plan) known_ = &plans_.add(*std::exchange(options_.plan, std::nullopt), 0);
-    if (options_.device.is_cuda() && options_.budget_bytes) memory::empty_cuda_cache();
     last_memory_ = memory::process_memory(options_.device, tracker_.live_bytes());
     recording_ = make_recording(parameters);
     tracker_.adopt(parameters, trace::Category::Parameter);
@@ -174,7 +173,7 @@ class Session::Impl {
     Measured all = measured_;
     if (host_) all.host_bytes = host_->arena().peak_bytes();
     if (recording_) all.recomputed = recording_->totals();
-    all.budget_use = options_.device.is_cuda() ? all.memory.process_bytes : all.peak.total;
+    all.budget_use = budget_.use(all.peak.total, all.memory);
     return all;
   }
   int plans_made() const { return plans_made_; }
@@ -260,8 +259,7 @@ class Session::Impl {
   // lengths are split otherwise.
   std::int64_t rows_per_pass(std::int64_t rows, std::int64_t row_size) const {
     if (explored_) return std::clamp<std::int64_t>(explored_->pass_size / row_size, 1, rows);
-    const std::int64_t planned = known_ ? known_->plan.micro_batch : 0;
-    return planned > 0 ? std::min(planned, rows) : rows;
+    return known_ ? std::min(known_->plan.setting[plan::kMicroBatch], rows) : rows;
   }
 
   // Before a step: what passes() says of it.
@@ -343,7 +341,8 @@ class Session::Impl {
     splits_.push_back(split_of(std::move(sketch)));
     left_[splits_.back().model.get()] = sketcher_.left();
     if (is_exploring && explore_further()) return sketch_the_next();
-    std::ranges::stable_sort(splits_, std::greater(), &plan::Split::micro_batch);
+    std::ranges::stable_sort(splits_, std::greater(),
+                             [](const plan::Candidate& split) { return split.setting[plan::kMicroBatch]; });
     planner_.emplace(std::exchange(splits_, {}), plan::overhead_of(*options_.hardware));
     outside_bytes_ = budget_.settle_outside();
     unplanned_bytes_ = 0;
@@ -358,17 +357,15 @@ class Session::Impl {
     stage_ = Stage::WarmingUp;
   }
 
-  plan::Split split_of(trace::Sketch sketch) const {
+  plan::Candidate split_of(trace::Sketch sketch) const {
     plan::Links links = plan::links_of(*options_.hardware);
     links.host_bytes = options_.host_budget_bytes.value_or(links.host_bytes);
     const auto model = std::make_shared<const plan::StepModel>(
         std::move(sketch), /*passes=*/0, plan::MeasuredCosts(*options_.hardware), links);
-    return {.micro_batch = rows_ > 0 ? rows_
-                           : known_  ? known_->plan.micro_batch
-                                     : 1,
-            .accumulation = model->sketched_passes(),
-            .head_chunks = known_ ? known_->plan.head_chunks : 0,
-            .model = model};
+    plan::Setting setting = known_ ? known_->plan.setting : plan::Setting{};
+    if (rows_ > 0) setting.levers[plan::kMicroBatch.name] = rows_;
+    setting.accumulation = model->sketched_passes();
+    return {std::move(setting), model};
   }
 
   // Note [How large a pass may be]
@@ -394,15 +391,11 @@ class Session::Impl {
     return true;
   }
 
-  std::uint64_t room_for_tensors() const {
-    const std::uint64_t outside = options_.device.is_cuda() ? last_memory_.outside_bytes() : 0;
-    return budget_bytes() > outside ? budget_bytes() - outside : 0;
-  }
+  std::uint64_t room_for_tensors() const { return budget_.room_for_tensors(last_memory_); }
 
   // On a GPU from what its allocator holds once its cache, which no plan asked for, is gone.
   plan::Decision fastest_that_fits() {
-    if (!options_.device.is_cuda()) return planner_->decide(budget_bytes());
-    memory::empty_cuda_cache();
+    budget_.drop_cache();
     const trace::AllocatorLayout layout = tracker_.layout();
     const auto held = [&](const plan::StepModel& model) {
       return plan::as_left_by(model.sketch(), left_.at(&model), layout);
@@ -416,13 +409,13 @@ class Session::Impl {
     planner_->set_overhead(overhead);
     const plan::Decision decision = fastest_that_fits();
     if (!decision.fits) return stay_lean(decision);
-    const plan::Split& split = planner_->split(decision.taken);
-    const std::int64_t size = rows_ > 0 ? size_ / rows_ * split.micro_batch : 0;
+    const std::int64_t rows = planner_->candidate(decision.taken).setting[plan::kMicroBatch];
+    const std::int64_t size = rows_ > 0 ? size_ / rows_ * rows : 0;
     const KnownPlan& made = plans_.add(
         planner_->write_down(decision, known_ ? known_->plan.step : identity_of({.device = options_.device})),
         size);
     ++plans_made_;
-    if (explored_ && (!known_ || planner_->splits().size() > 1)) explored_->pass_size = size;
+    if (explored_ && (!known_ || planner_->candidates().size() > 1)) explored_->pass_size = size;
     if (session::difference(made.plan, wanted_).empty()) sketches_ = 0;
     use(size > 0 ? made : plans_.largest_like(made));
     options_.say(concat("planned from a step of this run: ", format_bytes(made.plan.predicted.peak_bytes)));
@@ -440,7 +433,7 @@ class Session::Impl {
   }
 
   void use(const KnownPlan& known) {
-    if (options_.device.is_cuda()) memory::empty_cuda_cache();  // steps under another one left it
+    budget_.drop_cache();  // steps under another one left it
     known_ = &known;
     retries_ = last_memory_.retries;
     reserve_host(known.plan.predicted.host_bytes);
@@ -466,8 +459,8 @@ class Session::Impl {
   session::ThreadCount threads_;
   session::GrowingSegments segments_;
   session::TraceRecorder trace_;
-  memory::Tracker tracker_;      // refuses a second session before that one
-  memory::DeviceBudget budget_;  // touches the first one's cap
+  memory::Tracker tracker_;  // refuses a second session before that one
+  memory::Budget budget_;    // touches the first one's cap
   std::shared_ptr<host::Store> host_;
   capture::Sketcher sketcher_{tracker_};
   hooks::OperatorListenerGuard sketcher_guard_{sketcher_};
@@ -497,7 +490,7 @@ class Session::Impl {
     Point last;
   };
   std::optional<Explored> explored_;
-  std::vector<plan::Split> splits_;  // sketched so far
+  std::vector<plan::Candidate> splits_;  // sketched so far
   Measured measured_;
   memory::ProcessMemory last_memory_;
   std::uint64_t last_peak_ = 0;

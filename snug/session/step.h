@@ -1,6 +1,6 @@
 // What a step of somebody's training is to snug before it runs: enough to plan it, and to say what it needs.
 //
-//   Step step{.device = c10::kCUDA, .on_meta = [](const Account&, const plan::Split&) ->
+//   Step step{.device = c10::kCUDA, .on_meta = [](const Account&, const plan::Setting&) ->
 //   std::function<void()> {
 //     auto net = capture::on_meta([] { return std::make_shared<Net>(); });
 //     auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters());
@@ -24,7 +24,7 @@
 #include "snug/base/export.h"
 #include "snug/base/json.h"
 #include "snug/memory/tracker.h"
-#include "snug/plan/planner.h"
+#include "snug/plan/setting.h"
 #include "snug/trace/category.h"
 
 namespace snug {
@@ -49,11 +49,11 @@ struct Step {
   c10::Device device = c10::kCPU;  // where it will run; Meta stands for this one
   // What it is: written into its plans. A plan for another is refused, with the first key that differs.
   Json identity = Json::object();
-  // Ways to split its batch, the plain one first, without models. Empty: it runs as it is.
-  std::vector<plan::Split> splits;
-  // Builds on Meta what a step at this split needs and returns the step, which may be run several times. Of
+  // That the planner may choose from, the plain one first. Empty: it runs as it is.
+  std::vector<plan::Setting> settings;
+  // Builds on Meta what a step at this setting needs and returns the step, which may be run several times. Of
   // many passes it may run two, which need as much as all of them.
-  std::function<std::function<void()>(const Account&, const plan::Split&)> on_meta;
+  std::function<std::function<void()>(const Account&, const plan::Setting&)> on_meta;
   // Of the tensors' peak: what kernels take for themselves at moments that nobody can foresee.
   double scratch_share = 0;
 };

@@ -44,14 +44,18 @@ double scratch_share(const TrainConfig& config) {
   return is_unsteady ? 0.015 : 0;
 }
 
-TrainConfig at_split(const TrainConfig& config, const plan::Split& split) {
-  TrainConfig shape = config;
-  shape.micro_batch = split.micro_batch;
-  shape.head_chunks = split.head_chunks;
-  return shape;
+plan::Setting setting_of(std::int64_t batch, std::int64_t micro_batch, std::int64_t head_chunks) {
+  return {.levers = {{plan::kMicroBatch.name, micro_batch}, {plan::kHeadChunks.name, head_chunks}},
+          .accumulation = batch / micro_batch};
 }
 
 }  // namespace
+
+TrainConfig at_setting(TrainConfig config, const plan::Setting& setting) {
+  config.micro_batch = setting[plan::kMicroBatch];
+  config.head_chunks = setting[plan::kHeadChunks];
+  return config;
+}
 
 Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro_batches) {
   Step step{.device = config.device,
@@ -67,22 +71,17 @@ Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro
             .scratch_share = scratch_share(config)};
   for (const std::int64_t micro : micro_batches.empty() ? divisors(config.batch_size) : micro_batches)
     for (const std::int64_t chunks : head_chunks(config, micro))
-      step.splits.push_back({micro, config.batch_size / micro, chunks});
-  step.on_meta = [config](const Account& account, const plan::Split& split) -> std::function<void()> {
-    const TrainConfig shape = at_split(config, split);
+      step.settings.push_back(setting_of(config.batch_size, micro, chunks));
+  step.on_meta = [config](const Account& account, const plan::Setting& setting) -> std::function<void()> {
+    const TrainConfig shape = at_setting(config, setting);
     const auto setup = std::make_shared<TrainingSetup>(shape, c10::kMeta, account);
     return [=] { run_meta_step(*setup, shape, account); };
   };
   return step;
 }
 
-plan::Split split_of(const TrainConfig& config) {
-  return {config.micro_batch, config.accumulation(), config.head_chunks};
-}
-
 void take(plan::Plan plan, TrainConfig& config) {
-  config.micro_batch = plan.micro_batch;
-  config.head_chunks = plan.head_chunks;
+  config = at_setting(std::move(config), plan.setting);
   config.budget_bytes = plan.budget_bytes > 0 ? std::optional(plan.budget_bytes) : std::nullopt;
   config.plan = std::move(plan);
 }
@@ -90,15 +89,16 @@ void take(plan::Plan plan, TrainConfig& config) {
 void check_plan(const plan::Plan& plan, const TrainConfig& config) {
   const Step step = make_step(config);
   check_identity(plan, step);
-  check(
-      config.batch_size % plan.micro_batch == 0 && config.batch_size / plan.micro_batch == plan.accumulation,
-      "the plan's micro_batch ", plan.micro_batch, " times its accumulation ", plan.accumulation,
-      " is not `batch_size` ", config.batch_size);
+  const std::int64_t micro = plan.setting[plan::kMicroBatch], passes = plan.setting.accumulation;
+  check(config.batch_size % micro == 0 && config.batch_size / micro == passes, "the plan's micro_batch ",
+        micro, " times its accumulation ", passes, " is not `batch_size` ", config.batch_size);
   snug::check_plan(plan, step);
 }
 
 Prediction predict(const TrainConfig& config, const PredictOptions& options) {
-  return snug::predict(make_step(config), split_of(config), treatment(config), options);
+  return snug::predict(make_step(config),
+                       setting_of(config.batch_size, config.micro_batch, config.head_chunks),
+                       treatment(config), options);
 }
 
 Verified verify(const TrainConfig& config) {
@@ -115,10 +115,8 @@ Verified verify(const TrainConfig& config) {
   const auto backward = [&](const TrainConfig& shape) {
     return [&, shape] { accumulate_gradients(*setup.model, batch, shape, scale); };
   };
-  TrainConfig whole = config;
+  TrainConfig whole = at_setting(config, make_step(config).settings.front());
   whole.plan.reset();
-  whole.micro_batch = config.batch_size;
-  whole.head_chunks = 0;
   VerifyOptions options{.device = config.device,
                         .parameters = setup.model->parameters(),
                         .backward = backward(config),

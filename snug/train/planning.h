@@ -1,4 +1,4 @@
-// What a training step is to a session: how to split it, how to run it on Meta, what its plans say it is.
+// What a training step is to a session: its settings, how to run it on Meta, what its plans say it is.
 //
 //   PlannedStep planned = plan_step(make_step(config), {.budget_bytes = 12_GiB});
 //   take(planned.plan, config);
@@ -27,8 +27,9 @@ SNUG_API void take(plan::Plan plan, TrainConfig& config);
 // Throws Error unless the plan is for this step and this model, region by region.
 SNUG_API void check_plan(const plan::Plan& plan, const TrainConfig& config);
 
+// The step under this setting.
+SNUG_API TrainConfig at_setting(TrainConfig config, const plan::Setting& setting);
 // As it is configured.
-SNUG_API plan::Split split_of(const TrainConfig& config);
 SNUG_API Prediction predict(const TrainConfig& config, const PredictOptions& options = {});
 
 // The first batch of the data, with config.plan or config.recompute, at config's split of the batch.

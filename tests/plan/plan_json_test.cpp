@@ -12,9 +12,9 @@ namespace {
 Plan written_plan() {
   Hardware hardware = preset("h200");
   hardware.matmul_flops_bf16 /= 100;
-  const Planner planner(
-      {{.micro_batch = 4, .accumulation = 2, .model = model_of("llama_on_gpu", hardware, 2)}},
-      overhead_of(hardware));
+  const auto model = model_of("llama_on_gpu", hardware, 2);
+  const Planner planner({{{.levers = {{kMicroBatch.name, 4}}, .accumulation = 2}, model}},
+                        overhead_of(hardware));
   const auto moves = [](const Offer& offer) { return offer.host_bytes > 0; };
   const Offer& offer = *std::ranges::find_if(planner.offers(), moves);
   return planner.write_down(planner.about(offer, offer.peak_bytes), {{"model", "a llama"}});

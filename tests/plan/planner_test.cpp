@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "snug/base/bytes.h"
+#include "snug/base/error.h"
 #include "snug/plan/fitted.h"
 #include "tests/plan/sketched_step.h"
 
@@ -27,7 +28,8 @@ TEST(Overhead, PinnedHostMemoryTakesPageTablesOnAGpu) {
 }
 
 Planner planner_for(const char* name, const Hardware& hardware, double passes = 1) {
-  return Planner({{.model = model_of(name, hardware, passes)}}, overhead_of(hardware));
+  const auto model = model_of(name, hardware, passes);  // within the braces g++ 12 warns of the setting
+  return Planner({{.model = model}}, overhead_of(hardware));
 }
 
 TEST(Planner, MoreMemoryIsNeverSlowerAndWhatIsMissingIsEnough) {
@@ -66,6 +68,70 @@ TEST(Planner, LeversLeadFromThePlainStepToThePlan) {
   }
 }
 
+// Levers that nobody carries out: the step of a file, with so much of what it found and so much of its time.
+constexpr LeverKind kThird{"third", 0, "a third of {value}"};
+constexpr LeverKind kInvented[] = {kMicroBatch, kThird, kHeadChunks};
+
+Candidate invented(std::int64_t micro_batch, std::int64_t third, std::int64_t head_chunks) {
+  const Hardware hardware = preset("cpu");
+  Sketch sketch = load_step("llama_on_cpu");
+  const auto less = static_cast<std::uint64_t>(4 / micro_batch + 2 * third + head_chunks);
+  for (Sketch::Block& block : sketch.blocks)
+    if (block.birth < sketch.begin) block.bytes /= less;
+  return {{.levers = {{"head_chunks", head_chunks}, {"third", third}, {"micro_batch", micro_batch}}},
+          std::make_shared<const StepModel>(
+              std::move(sketch), 1,
+              [&](const trace::Work& work) { return seconds(work, hardware) * static_cast<double>(less); },
+              links_of(hardware))};
+}
+
+std::vector<std::string> names(const std::vector<Lever>& levers) {
+  std::vector<std::string> names;
+  for (const Lever& lever : levers) names.push_back(lever.name);
+  return names;
+}
+
+TEST(Planner, ALeverIsPlannedPulledInItsTurnAndWrittenDownByItsNameAlone) {
+  const Planner planner({invented(4, 0, 0), invented(2, 0, 0), invented(2, 3, 0), invented(2, 3, 5)}, {},
+                        kInvented);
+  const Decision decision = planner.decide(1);
+  ASSERT_EQ(planner.candidate(decision.taken).setting[kThird], 3) << "it is the leanest";
+  EXPECT_EQ(names(decision.levers),
+            (std::vector<std::string>{"micro_batch", "third", "head_chunks", "recompute"}));
+  std::uint64_t saved = 0;
+  for (const Lever& lever : decision.levers) saved += lever.saved_bytes;
+  EXPECT_EQ(saved, decision.plain.peak_bytes - decision.taken.peak_bytes);
+  const auto kept = [&](std::size_t candidate) {
+    const StepModel& model = *planner.candidates()[candidate].model;
+    return model.peak_bytes(model.all_kept());
+  };
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(decision.levers[i].saved_bytes, kept(i) - kept(i + 1));
+
+  const Plan plan = planner.write_down(decision, Json::object());
+  const Json json = to_json(plan);
+  EXPECT_EQ(json["third"], 3);
+  EXPECT_EQ(plan_from_json(json, "a plan", kInvented), plan);
+  EXPECT_NE(testing::message_of<Error>([&] { plan_from_json(json, "a plan"); }).find("third"),
+            std::string::npos);
+}
+
+TEST(Planner, WhatASettingSavesThatIsNoCandidateIsCountedWithTheNextLever) {
+  const Planner planner({invented(4, 0, 0), invented(2, 3, 0)}, {}, kInvented);
+  EXPECT_EQ(names(planner.decide(1).levers), (std::vector<std::string>{"third", "recompute"}));
+}
+
+TEST(Planner, ALeverThatItDoesNotKnowIsAnError) {
+  EXPECT_EQ(testing::message_of<Error>([] { Planner({invented(4, 0, 0)}); }),
+            R"(a lever that there is not: {"head_chunks":0,"micro_batch":4,"third":0,"accumulation":1})");
+}
+
+TEST(Setting, SaysInWordsWhatIsNotAsUsual) {
+  const Setting setting{.levers = {{kMicroBatch.name, 4}, {kHeadChunks.name, 16}}, .accumulation = 2};
+  EXPECT_EQ(text(setting), "micro-batch 4 x 2, logits in 16 pieces");
+  EXPECT_EQ(text(setting, "head_chunks"), "logits in 16 pieces");
+  EXPECT_EQ(text(Setting{}), "micro-batch 1 x 1");
+}
+
 TEST(Planner, TheLeanestPlanWithinASlowdownIsFastEnoughAndTheNextLeanerIsNot) {
   const Planner planner = planner_for("llama_on_cpu", preset("cpu"), 2);
   for (const double slowdown : {1.0, 1.02, 1.1, 1.3}) {
@@ -81,7 +147,7 @@ TEST(DecideWithin, TheFastestPlanThatTheAllocatorHasRoomForIsTaken) {
   const Hardware hardware = preset("h200");
   Planner planner = planner_for("llama_on_gpu", hardware);
   const auto need = [&](const Offer& offer) {
-    const Reserved found = reserved(*planner.split(offer).model, offer.chosen, {hardware.memory_bytes});
+    const Reserved found = reserved(*planner.candidate(offer).model, offer.chosen, {hardware.memory_bytes});
     return planner.overhead().outside_with(offer.host_bytes) + std::max(found.bytes, found.needed_limit);
   };
   const std::uint64_t least = need(planner.offers().front()), most = need(planner.offers().back());
@@ -96,7 +162,7 @@ TEST(DecideWithin, TheFastestPlanThatTheAllocatorHasRoomForIsTaken) {
       EXPECT_TRUE(other.seconds >= decision.taken.seconds || need(other) > budget) << budget;
     EXPECT_NEAR(static_cast<double>(decision.taken.peak_bytes),
                 static_cast<double>(planner.overhead().outside_with(decision.taken.host_bytes) +
-                                    reserved(*planner.split(decision.taken).model, decision.taken.chosen,
+                                    reserved(*planner.candidate(decision.taken).model, decision.taken.chosen,
                                              {hardware.memory_bytes})
                                         .bytes),
                 1)

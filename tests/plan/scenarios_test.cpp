@@ -14,8 +14,7 @@ namespace {
 
 Json decided(Planner& planner, const Hardware& hardware, const std::string& budget) {
   const std::uint64_t bytes = parse_bytes(budget);
-  const Decision decision =
-      hardware.is_gpu ? decide_within(planner, bytes, {hardware.memory_bytes}) : planner.decide(bytes);
+  const Decision decision = decide_within(planner, bytes, {hardware.is_gpu ? hardware.memory_bytes : 0});
   return {{"budget", budget},
           {"fits", decision.fits},
           {"plain_bytes", decision.plain.peak_bytes},
@@ -48,9 +47,9 @@ TEST(Scenarios, HaveTheirPlans) {
   for (const auto& path : scenarios) {
     const Json expected = read_json(path);
     const Hardware hardware = preset(expected["hardware"].get<std::string>());
-    Planner planner({{.model = model_of(expected["sketch"].get<std::string>(), hardware,
-                                        expected["passes"].get<double>())}},
-                    overhead_of(hardware));
+    const auto model =
+        model_of(expected["sketch"].get<std::string>(), hardware, expected["passes"].get<double>());
+    Planner planner({{.model = model}}, overhead_of(hardware));
     Json came = expected;
     came["plans"] = Json::array();
     for (const Json& plan : expected["plans"])

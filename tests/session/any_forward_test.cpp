@@ -43,7 +43,7 @@ void drop_gradients(std::vector<at::Tensor>& weights) {
 
 // For this share of what the step needs when all is kept.
 PlannedStep planned(const Passes& step, int weights, double share) {
-  const Step on_meta{.on_meta = [&](const Account&, const plan::Split&) -> std::function<void()> {
+  const Step on_meta{.on_meta = [&](const Account&, const plan::Setting&) -> std::function<void()> {
     const auto model = std::make_shared<std::vector<at::Tensor>>(weights_on(c10::kMeta, weights));
     return [model, &step] {
       step(*model, c10::kMeta);

@@ -14,11 +14,17 @@ using tape::Fate;
 
 constexpr std::uint64_t kBytes = 100;
 
+plan::Plan plan_of(plan::RegionPlan region) {
+  plan::Plan plan;
+  plan.regions.push_back(std::move(region));
+  return plan;
+}
+
 // Answers as a tape would ask: operation, output.
 class Asked {
  public:
   explicit Asked(plan::RegionPlan region)
-      : fates_(planned_fates({.accumulation = 1, .regions = {std::move(region)}},
+      : fates_(planned_fates(plan_of(std::move(region)),
                              [this](Difference, const std::string& text) { said.push_back(text); })) {}
   Fate operator()(std::uint32_t operation, std::uint32_t output, const char* name = "op") {
     return fates_({.region = "r",

@@ -56,7 +56,7 @@ struct Net {
 };
 
 Step a_step() {
-  return {.device = c10::kCUDA, .on_meta = [](const Account&, const plan::Split&) -> std::function<void()> {
+  return {.device = c10::kCUDA, .on_meta = [](const Account&, const plan::Setting&) -> std::function<void()> {
             const auto net = std::make_shared<Net>(c10::kMeta, /*is_fused=*/false);
             return [net] {
               net->step(at::empty({kRows, kWidth}, c10::kMeta));
@@ -144,7 +144,7 @@ TEST(SessionCuda, APlanThatWasGivenIsUsedFromTheFirstStep) {
 TEST(SessionCuda, ASecondOneIsRefusedAndLeavesTheFirstOnesCap) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: a session on CUDA was not tested";
   Net net(c10::kCUDA);
-  const plan::Plan plan{.budget_bytes = 4_GiB, .micro_batch = 1};
+  const plan::Plan plan{.budget_bytes = 4_GiB};
   const auto take = [] {
     at::empty({static_cast<std::int64_t>(4_GiB)}, at::TensorOptions(c10::kCUDA).dtype(at::kByte));
   };

@@ -41,7 +41,7 @@ struct Net {
 };
 
 Step a_step() {
-  return {.on_meta = [](const Account&, const plan::Split&) -> std::function<void()> {
+  return {.on_meta = [](const Account&, const plan::Setting&) -> std::function<void()> {
     const auto net = std::make_shared<Net>(c10::kMeta);
     return [net] {
       net->loss(at::empty({256, kWidth}, c10::kMeta)).backward();

@@ -47,8 +47,8 @@ inline Ran by_hand(const TrainConfig& config, const plan::Plan& plan, const plan
     const auto targets = static_cast<double>(batch.targets.numel());
     at::Tensor loss;
     for (const Pass& pass : session.passes(batch.tokens)) {
-      const at::Tensor part =
-          model->loss_sum(pass.of(batch.tokens), pass.of(batch.targets), 1 / targets, plan.head_chunks);
+      const at::Tensor part = model->loss_sum(pass.of(batch.tokens), pass.of(batch.targets), 1 / targets,
+                                              plan.setting[plan::kHeadChunks]);
       part.backward();
       loss = loss.defined() ? loss.add_(part.detach()) : part.detach();
     }

@@ -188,7 +188,9 @@ TEST(PlannedRuns, TheHeadIsCutIntoMorePieces) {
   Case cut{config, planner_of(config, {8})};
   const std::uint64_t plain = cut.planner->plain().peak_bytes;
   EXPECT_TRUE(cut.planner->decide(plain).levers.empty()) << "what fits is left as it is";
-  const auto is_cut = [&](const plan::Offer& offer) { return cut.planner->split(offer).head_chunks == 4; };
+  const auto is_cut = [&](const plan::Offer& offer) {
+    return cut.planner->candidate(offer).setting[plan::kHeadChunks] == 4;
+  };
   const auto offer = std::ranges::find_if(cut.planner->offers(), is_cut);
   ASSERT_NE(offer, cut.planner->offers().end());
   cut.budget = offer->peak_bytes;
@@ -284,7 +286,7 @@ TEST(Planning, APlanForAnotherStepIsRefusedWithTheReason) {
   edited.regions.pop_back();
   refuses(config, edited, "no region \"head\"");
   edited = plan;
-  edited.micro_batch = 3;
+  edited.setting.levers[plan::kMicroBatch.name] = 3;
   refuses(config, edited, "micro_batch 3");
   edited = plan;
   edited.step["torch"] = "1.0.0";

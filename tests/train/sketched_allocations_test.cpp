@@ -68,7 +68,7 @@ bool expect_same(const TrainConfig& config, const plan::Planner& planner, const 
   TrainConfig planned = config;
   take(planner.write_down(planner.about(offer, offer.peak_bytes), identity_of(make_step(config))), planned);
   SCOPED_TRACE(to_json(planned).dump());
-  const plan::StepModel& model = *planner.split(offer).model;
+  const plan::StepModel& model = *planner.candidate(offer).model;
   const Prediction ran = predict(planned, {.steps = kSteps, .device_bytes = device_bytes});
   LiveLog sketched;
   plan::replay_steps(model.timeline(), model.fates(offer.chosen), {.count = kSteps}, sketched);

@@ -9,7 +9,7 @@
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/host/arena.h"
-#include "snug/memory/device_budget.h"
+#include "snug/memory/budget.h"
 #include "snug/plan/planner.h"
 
 namespace snug::memory {
@@ -33,7 +33,7 @@ class Outside {
   void* memory_ = nullptr;
 };
 
-class DeviceBudgetCuda : public testing::Test {
+class BudgetCuda : public testing::Test {
  protected:
   void SetUp() override {
     if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: the budget of a device was not tested";
@@ -47,29 +47,29 @@ class DeviceBudgetCuda : public testing::Test {
   std::uint64_t outside_ = 0;
 };
 
-TEST_F(DeviceBudgetCuda, CapsWhatTensorsGet) {
-  const DeviceBudget budget(kDevice, outside_ + 2_GiB, outside_);
+TEST_F(BudgetCuda, CapsWhatTensorsGet) {
+  const Budget budget(kDevice, outside_ + 2_GiB, outside_);
   EXPECT_NO_THROW(on_device(1_GiB));
   EXPECT_THROW(on_device(3_GiB), c10::OutOfMemoryError);
 }
 
-TEST_F(DeviceBudgetCuda, LeavesNoCapBehind) {
-  { const DeviceBudget budget(kDevice, outside_ + 1_GiB, outside_); }
+TEST_F(BudgetCuda, LeavesNoCapBehind) {
+  { const Budget budget(kDevice, outside_ + 1_GiB, outside_); }
   EXPECT_NO_THROW(on_device(2_GiB));
 }
 
-TEST_F(DeviceBudgetCuda, PutsBackTheCapThatWas) {
+TEST_F(BudgetCuda, PutsBackTheCapThatWas) {
   cap_cuda_allocator(0, 0.5);
-  { const DeviceBudget budget(kDevice, outside_ + 1_GiB, outside_); }
+  { const Budget budget(kDevice, outside_ + 1_GiB, outside_); }
   EXPECT_NEAR(cuda_allocator_share(0), 0.5, 1e-6);
   cap_cuda_allocator(0, 1);
 }
 
-TEST_F(DeviceBudgetCuda, ALowerCapStaysInForce) {
+TEST_F(BudgetCuda, ALowerCapStaysInForce) {
   const auto device = static_cast<double>(cuda_device(0).memory_bytes);
   cap_cuda_allocator(0, static_cast<double>(1_GiB) / device);
   {
-    DeviceBudget budget(kDevice, outside_ + 4_GiB, outside_);
+    Budget budget(kDevice, outside_ + 4_GiB, outside_);
     EXPECT_THROW(on_device(2_GiB), c10::OutOfMemoryError);
     const Outside library(64_MiB);
     budget.recheck();
@@ -78,19 +78,19 @@ TEST_F(DeviceBudgetCuda, ALowerCapStaysInForce) {
   cap_cuda_allocator(0, 1);
 }
 
-TEST_F(DeviceBudgetCuda, ABudgetBelowWhatCudaTakesIsAnError) {
-  EXPECT_THROW(DeviceBudget(kDevice, outside_ / 2, outside_), Error);
+TEST_F(BudgetCuda, ABudgetBelowWhatCudaTakesIsAnError) {
+  EXPECT_THROW(Budget(kDevice, outside_ / 2, outside_), Error);
 }
 
-TEST_F(DeviceBudgetCuda, WhatLibrariesTakeLaterIsTakenFromTensors) {
-  DeviceBudget budget(kDevice, outside_ + 2_GiB, outside_);
+TEST_F(BudgetCuda, WhatLibrariesTakeLaterIsTakenFromTensors) {
+  Budget budget(kDevice, outside_ + 2_GiB, outside_);
   const Outside library(1_GiB);
   EXPECT_EQ(budget.recheck(), "") << "it still fits";
   EXPECT_THROW(on_device(1_GiB + 512_MiB), c10::OutOfMemoryError);
 }
 
-TEST_F(DeviceBudgetCuda, ABudgetThatIsPassedIsSaidOnce) {
-  DeviceBudget budget(kDevice, outside_ + 2_GiB, outside_);
+TEST_F(BudgetCuda, ABudgetThatIsPassedIsSaidOnce) {
+  Budget budget(kDevice, outside_ + 2_GiB, outside_);
   const at::Tensor tensor = on_device(1_GiB + 512_MiB);
   const Outside library(1_GiB);
   const std::string trouble = budget.recheck();
@@ -98,15 +98,15 @@ TEST_F(DeviceBudgetCuda, ABudgetThatIsPassedIsSaidOnce) {
   EXPECT_EQ(budget.recheck(), "");
 }
 
-TEST_F(DeviceBudgetCuda, AStepThatOthersLeaveNoRoomForIsRefused) {
-  const DeviceBudget budget(kDevice, std::nullopt);
+TEST_F(BudgetCuda, AStepThatOthersLeaveNoRoomForIsRefused) {
+  const Budget budget(kDevice, std::nullopt);
   const CudaDevice device = cuda_device(0);
   EXPECT_NO_THROW(budget.require(device.free_bytes));
   EXPECT_THROW(budget.require(device.memory_bytes + 1), RunError);
 }
 
 // As it is seen from outside: 2 MiB per GiB on an H200, none of it named as this process's.
-TEST_F(DeviceBudgetCuda, PageTablesOfPinnedMemoryCount) {
+TEST_F(BudgetCuda, PageTablesOfPinnedMemoryCount) {
   const std::uint64_t process = process_memory(kDevice).process_bytes, free = cuda_device(0).free_bytes;
   host::Arena arena({.pinned = true, .budget_bytes = 4_GiB});
   arena.reserve(4_GiB);
@@ -118,12 +118,12 @@ TEST_F(DeviceBudgetCuda, PageTablesOfPinnedMemoryCount) {
   RecordProperty("page_table_bytes", static_cast<int>(taken));
 }
 
-TEST_F(DeviceBudgetCuda, WithoutAnIndexItIsTheCurrentDevice) {
+TEST_F(BudgetCuda, WithoutAnIndexItIsTheCurrentDevice) {
   if (torch::cuda::device_count() < 2) GTEST_SKIP() << "ONE GPU: another current device was not tested";
   c10::cuda::CUDAGuard guard(1);
   at::empty({1}, at::TensorOptions(c10::kCUDA));
   const std::uint64_t outside = process_memory(c10::kCUDA).outside_bytes();
-  const DeviceBudget budget(c10::kCUDA, outside + 1_GiB, outside);
+  const Budget budget(c10::kCUDA, outside + 1_GiB, outside);
   EXPECT_LT(cuda_allocator_share(1), 1);
   EXPECT_EQ(cuda_allocator_share(0), 1);
 }

@@ -1,6 +1,7 @@
-#include "snug/memory/device_budget.h"
+#include "snug/memory/budget.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
@@ -18,16 +19,16 @@ std::uint64_t below(std::uint64_t a, std::uint64_t b) {
 
 }  // namespace
 
-DeviceBudget::DeviceBudget(c10::Device device, std::optional<std::uint64_t> budget_bytes,
-                           std::uint64_t outside_bytes)
+Budget::Budget(c10::Device device, std::optional<std::uint64_t> budget_bytes, std::uint64_t outside_bytes)
     : device_(hooks::with_index(device)), budget_(budget_bytes), outside_bytes_(outside_bytes) {
   if (!device_.is_cuda() || !budget_) return;
   share_before_ = cuda_allocator_share(device_.index());
   outside_bytes_ = std::max(outside_bytes_, process_memory(device_).outside_bytes());
   cap();
+  empty_cuda_cache();
 }
 
-DeviceBudget::~DeviceBudget() {
+Budget::~Budget() {
   if (!device_.is_cuda() || !budget_) return;
   try {
     cap_cuda_allocator(device_.index(), share_before_);
@@ -35,7 +36,7 @@ DeviceBudget::~DeviceBudget() {
   }
 }
 
-void DeviceBudget::cap() {
+void Budget::cap() {
   check(outside_bytes_ < *budget_, "the budget of ", format_bytes(*budget_),
         " is below what CUDA itself takes (", format_bytes(outside_bytes_), ")");
   constexpr std::uint64_t kRounding = 4_KiB;  // torch multiplies again; far below the pages it takes
@@ -44,7 +45,21 @@ void DeviceBudget::cap() {
   cap_cuda_allocator(device_.index(), std::min(share, share_before_));
 }
 
-void DeviceBudget::require(std::uint64_t process_bytes) const {
+std::optional<std::uint64_t> Budget::of_tracker(c10::Device device,
+                                                std::optional<std::uint64_t> budget_bytes) {
+  return device.is_cuda() ? std::nullopt : budget_bytes;
+}
+
+std::uint64_t Budget::use(std::uint64_t tensor_bytes, const ProcessMemory& memory) const {
+  return device_.is_cuda() ? memory.process_bytes : tensor_bytes;
+}
+
+std::uint64_t Budget::room_for_tensors(const ProcessMemory& memory) const {
+  const std::uint64_t bytes = budget_.value_or(std::numeric_limits<std::int64_t>::max());
+  return device_.is_cuda() ? below(bytes, memory.outside_bytes()) : bytes;
+}
+
+void Budget::require(std::uint64_t process_bytes) const {
   if (!device_.is_cuda()) return;
   const CudaDevice device = cuda_device(device_.index());
   const std::uint64_t there = device.free_bytes + process_memory(device_).process_bytes;
@@ -55,7 +70,7 @@ void DeviceBudget::require(std::uint64_t process_bytes) const {
                         ", or another `device`"));
 }
 
-std::uint64_t DeviceBudget::settle_outside() {
+std::uint64_t Budget::settle_outside() {
   constexpr std::uint64_t kLater = 4_MiB;
   if (!device_.is_cuda() || !budget_) return 0;
   outside_bytes_ = process_memory(device_).outside_bytes() + kLater;
@@ -63,14 +78,18 @@ std::uint64_t DeviceBudget::settle_outside() {
   return outside_bytes_;
 }
 
-std::string DeviceBudget::recheck() {
+void Budget::drop_cache() const {
+  if (device_.is_cuda()) empty_cuda_cache();
+}
+
+std::string Budget::recheck() {
   if (!device_.is_cuda() || !budget_) return "";
   const ProcessMemory memory = process_memory(device_);
   const std::string outside = check_outside(memory);
   return outside.empty() ? check_others(memory) : outside;
 }
 
-std::string DeviceBudget::check_outside(const ProcessMemory& memory) {
+std::string Budget::check_outside(const ProcessMemory& memory) {
   const std::uint64_t outside = memory.outside_bytes();
   if (outside <= outside_bytes_) return "";
   const std::uint64_t more = outside - outside_bytes_;
@@ -84,7 +103,7 @@ std::string DeviceBudget::check_outside(const ProcessMemory& memory) {
                 "). The allocator's cache was emptied, and from now on it gets that much less");
 }
 
-std::string DeviceBudget::check_others(const ProcessMemory& memory) {
+std::string Budget::check_others(const ProcessMemory& memory) {
   const std::uint64_t allowed = below(*budget_, memory.process_bytes);
   const std::uint64_t free = cuda_device(device_.index()).free_bytes;
   const std::uint64_t missing = below(allowed, free);

@@ -1,0 +1,41 @@
+// How a step is set up before any value has a fate: the values of its outer levers, by name.
+//
+//   const Setting setting{.levers = {{kMicroBatch.name, 4}}, .accumulation = 2};
+//   setting[kHeadChunks];  // 0, the plain value
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "snug/base/export.h"
+
+namespace snug::plan {
+
+struct LeverKind {
+  const char* name;    // in plans and documents
+  std::int64_t plain;  // of a setting that does not name it; no value is less
+  const char* text;    // for people, of a {value} other than 0 in a step of so many {passes}
+};
+
+inline constexpr LeverKind kMicroBatch{"micro_batch", 1, "micro-batch {value} x {passes}"};
+// Pieces in which the head makes its logits; 0: by their size.
+inline constexpr LeverKind kHeadChunks{"head_chunks", 0, "logits in {value} pieces"};
+
+// In the order in which they are pulled. A new one is one more line here; whoever makes settings with it
+// carries it out.
+inline constexpr LeverKind kLevers[] = {kMicroBatch, kHeadChunks};
+
+struct SNUG_API Setting {
+  std::map<std::string, std::int64_t> levers;
+  std::int64_t accumulation = 1;  // passes of a step: it follows from the micro-batch
+
+  std::int64_t operator[](const LeverKind& kind) const;
+  bool operator==(const Setting&) const = default;
+};
+
+// "micro-batch 4 x 2, logits in 16 pieces"; of one lever, if one is named.
+SNUG_API std::string text(const Setting& setting, std::string_view lever = "");
+
+}  // namespace snug::plan
