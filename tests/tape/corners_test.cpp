@@ -62,11 +62,6 @@ class Corners : public testing::Test {
   }
 };
 
-at::Tensor leaf(at::IntArrayRef sizes, int seed = 1) {
-  at::manual_seed(static_cast<std::uint64_t>(seed));
-  return at::randn(sizes).requires_grad_();
-}
-
 // A function of x that saves several of its values.
 at::Tensor layer(const at::Tensor& x, const at::Tensor& w) {
   return at::silu(at::matmul(x, w)) * at::sigmoid(x) + at::tanh(x * 0.5);
