@@ -15,7 +15,7 @@ test-slow: build
 
 # Random suites that begin elsewhere and go on for longer, and every test under the address sanitizer: an hour or two, by hand.
 test-long: build
-	SNUG_SEED=$$(date +%s) SNUG_FUZZ=200000 SNUG_ROUNDS=1000 SNUG_PROGRAMS=2000 SNUG_FIRST_PROGRAM=$$(date +%s) \
+	SNUG_SEED=$$(date +%s) SNUG_FUZZ=200000 SNUG_ROUNDS=1000 SNUG_KILLS=100 SNUG_PROGRAMS=2000 SNUG_FIRST_PROGRAM=$$(date +%s) \
 	  ctest --test-dir $(BUILD) --output-on-failure --label-regex long --no-tests=error --timeout 7200
 	cmake --preset asan -DSNUG_TORCH="$$(cat build/torch.path)" >/dev/null
 	cmake --build --preset asan-whole
