@@ -21,7 +21,8 @@ std::vector<at::Tensor> weights_on(c10::Device device, int count) {
   at::manual_seed(3);
   std::vector<at::Tensor> weights;
   for (int i = 0; i < count; ++i)
-    weights.push_back(at::randn({kFeatures, kFeatures}, at::TensorOptions(device)).mul_(0.1).requires_grad_());
+    weights.push_back(
+        at::randn({kFeatures, kFeatures}, at::TensorOptions(device)).mul_(0.1).requires_grad_());
   return weights;
 }
 
