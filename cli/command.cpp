@@ -21,6 +21,21 @@ void check_verb(const CLI::App& app, const std::string& first) {
   check(first.starts_with("-") || !named.empty(), "unknown verb \"", first, "\": expected ", kVerbs);
 }
 
+// Throws Error with CLI11's complaint in one line.
+[[noreturn]] void refuse(const CLI::App& app, const CLI::ParseError& error) {
+  const std::string what = error.what();
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    if (const auto flag = what.find(" was given a disallowed flag override"); flag != std::string::npos)
+      fail("--", what.substr(0, flag), " takes no value");
+    fail(what.substr(0, what.find(':')), " needs a value");
+  }
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    fail("unknown option or argument \"", app.remaining(true).front(), "\"; 'snug ",
+         app.get_subcommands().front()->get_name(), " --help' lists what there is");
+  }
+  fail(what);
+}
+
 void run(int argc, char** argv) {
   CLI::App app("Makes a training step fit the memory you have, and proves it.\n", "snug");
   app.set_version_flag("--version", "snug " SNUG_VERSION ", torch " TORCH_VERSION);

@@ -65,11 +65,12 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_convert(CLI::App& snug) {
-  CLI::App& verb =
-      *snug.add_subcommand("convert", "Weights into other shards or another dtype, one tensor at a time");
   auto flags = std::make_shared<Flags>();
-  verb.add_option("FROM", flags->from, "Hugging Face folder, or a state that 'snug train' saved")->required();
-  verb.add_option("TO", flags->to, "Folder to make; it must not exist yet")->required();
+  CLI::App& verb =
+      add_verb(snug, "convert", "Weights into other shards or another dtype, one tensor at a time", kExamples,
+               [flags] { run(*flags); });
+  add_argument(verb, "FROM", flags->from, "Hugging Face folder, or a state that 'snug train' saved");
+  add_argument(verb, "TO", flags->to, "Folder to make; it must not exist yet");
   add_choice(
       verb, "--dtype", "fp32|bf16|fp16", flags->dtype,
       [](const std::string& text) { return train::parse_precision(text, "--dtype"); },
@@ -77,8 +78,6 @@ void add_convert(CLI::App& snug) {
   add_choice(verb, "--shard-size", "SIZE", flags->shard_bytes, parse_bytes,
              "The most that one file holds; default 5GB");
   add_json(verb, flags->json);
-  verb.footer(kExamples);
-  verb.callback([flags] { run(*flags); });
 }
 
 }  // namespace snug::cli

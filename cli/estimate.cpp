@@ -90,9 +90,10 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_estimate(CLI::App& snug) {
-  CLI::App& verb =
-      *snug.add_subcommand("estimate", "How much memory training needs, by category, before there is a run");
   auto flags = std::make_shared<Flags>();
+  CLI::App& verb =
+      add_verb(snug, "estimate", "How much memory training needs, by category, before there is a run",
+               kExamples, [flags] { run(*flags); });
   add_count(verb, "--params", flags->params, "Number of parameters, such as 7e9");
   add_text(verb, "--model", "NAME|PATH", flags->model,
            "Instead of --params: a preset (" + models::preset_names() + "), folder or config.json");
@@ -107,13 +108,10 @@ void add_estimate(CLI::App& snug) {
   add_count(verb, "--batch-size", flags->batch_size, "Sequences per step over all ranks; default 8 per rank",
             1, kMostSequences);
   add_count(verb, "--seq-len", flags->seq_len, "Tokens per sequence; default 256", 1, kMostSequences);
-  verb.add_flag("--allow-quadratic", flags->allow_quadratic,
-                "Head sizes without an attention kernel: count memory that grows with tokens squared")
-      ->disable_flag_override();
+  add_flag(verb, "--allow-quadratic", flags->allow_quadratic,
+           "Head sizes without an attention kernel: count memory that grows with tokens squared");
   add_device(verb, flags->device);
   add_json(verb, flags->json);
-  verb.footer(kExamples);
-  verb.callback([flags] { run(*flags); });
 }
 
 }  // namespace snug::cli

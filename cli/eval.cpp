@@ -50,9 +50,9 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_eval(CLI::App& snug) {
-  CLI::App& verb =
-      *snug.add_subcommand("eval", "The mean loss of a model on every whole window of token data");
   auto flags = std::make_shared<Flags>();
+  CLI::App& verb = add_verb(snug, "eval", "The mean loss of a model on every whole window of token data",
+                            kExamples, [flags] { run(*flags); });
   TrainingFlags& training = flags->training;
   training.model.clear();  // no usual one
   add_text(verb, "--model", "PATH", training.model, "Hugging Face folder, or one that 'snug train' saved");
@@ -62,13 +62,10 @@ void add_eval(CLI::App& snug) {
             "Tokens per window; default 256, or the model's positions if fewer", 1);
   add_choice(verb, "--precision", "fp32|bf16|fp16", training.precision, parse_precision,
              "Default bf16 on a GPU, fp32 on the CPU");
-  verb.add_flag("--allow-quadratic", training.allow_quadratic,
-                "Head sizes without an attention kernel: let memory grow with tokens squared")
-      ->disable_flag_override();
+  add_flag(verb, "--allow-quadratic", training.allow_quadratic,
+           "Head sizes without an attention kernel: let memory grow with tokens squared");
   add_device(verb, training.device);
   add_json(verb, flags->json);
-  verb.footer(kExamples);
-  verb.callback([flags] { run(*flags); });
 }
 
 }  // namespace snug::cli

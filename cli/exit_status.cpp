@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -86,20 +85,6 @@ int exit_status(const std::function<void()>& run) {
   } catch (const std::exception& error) {
     return say(kRunFailed, one_line(error.what()));
   }
-}
-
-void refuse(const CLI::App& app, const CLI::ParseError& error) {
-  const std::string what = error.what();
-  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
-    if (const auto flag = what.find(" was given a disallowed flag override"); flag != std::string::npos)
-      fail("--", what.substr(0, flag), " takes no value");
-    fail(what.substr(0, what.find(':')), " needs a value");
-  }
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
-    fail("unknown option or argument \"", app.remaining(true).front(), "\"; 'snug ",
-         app.get_subcommands().front()->get_name(), " --help' lists what there is");
-  }
-  fail(what);
 }
 
 }  // namespace snug::cli

@@ -5,11 +5,6 @@
 #include <stdexcept>
 #include <string>
 
-namespace CLI {
-class App;
-class ParseError;
-}  // namespace CLI
-
 namespace snug::cli {
 
 // The contract of every verb. 1 is for answers that are no: does not fit, gradients differ.
@@ -33,8 +28,5 @@ std::string with_flags(const std::string& text);
 
 // Runs and turns what it throws into a message on standard error and a status.
 int exit_status(const std::function<void()>& run);
-
-// Throws Error with CLI11's complaint in one line.
-[[noreturn]] void refuse(const CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace snug::cli

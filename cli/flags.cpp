@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -39,13 +40,21 @@ void parse_named(const std::string& name, const std::vector<std::string>& values
 
 }  // namespace
 
-CLI::Option* add_value(CLI::App& verb, const std::string& name, const std::string& placeholder,
-                       std::function<void(const std::string&)> parse, const std::string& help) {
+CLI::App& add_verb(CLI::App& snug, const std::string& name, const std::string& help,
+                   const std::string& examples, std::function<void()> run) {
+  CLI::App& verb = *snug.add_subcommand(name, help);
+  verb.footer(examples);
+  verb.callback(std::move(run));
+  return verb;
+}
+
+void add_value(CLI::App& verb, const std::string& name, const std::string& placeholder,
+               std::function<void(const std::string&)> parse, const std::string& help) {
   const auto read = [name, parse = std::move(parse)](const CLI::results_t& values) {
     parse_named(name, values, parse);
     return true;
   };
-  return verb.add_option(name, read, help)
+  verb.add_option(name, read, help)
       ->type_name(placeholder)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);  // so that a second value reaches `read`
 }
@@ -75,15 +84,23 @@ std::uint64_t parse_budget(const std::string& text) {
   return bytes;
 }
 
-CLI::Option* add_text(CLI::App& verb, const std::string& name, const std::string& placeholder,
-                      std::string& target, const std::string& help) {
-  return add_value(
+void add_text(CLI::App& verb, const std::string& name, const std::string& placeholder, std::string& target,
+              const std::string& help) {
+  add_value(
       verb, name, placeholder, [&target](const std::string& text) { target = text; }, help);
 }
 
+void add_argument(CLI::App& verb, const std::string& name, std::string& target, const std::string& help,
+                  bool required) {
+  verb.add_option(name, target, help)->required(required);
+}
+
+void add_flag(CLI::App& verb, const std::string& name, bool& target, const std::string& help) {
+  verb.add_flag(name, target, help)->disable_flag_override();
+}
+
 void add_json(CLI::App& verb, bool& json) {
-  verb.add_flag("--json", json, "One JSON document on standard output, and nothing else there")
-      ->disable_flag_override();
+  add_flag(verb, "--json", json, "One JSON document on standard output, and nothing else there");
 }
 
 void add_device(CLI::App& verb, std::string& device) {

@@ -1,13 +1,17 @@
-// Options whose values are read strictly: whatever is wrong with one is an Error of one line that names it.
+// Verbs and their options, read strictly: whatever is wrong with a value is an Error of one line that names
+// it. CLI11 is behind these functions: a file that includes it takes three times as long to compile.
 #pragma once
 
 #include <c10/core/Device.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <string>
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace snug::cli {
 
@@ -15,9 +19,13 @@ constexpr std::int64_t kMostCount = std::int64_t{1} << 62;           // exact as
 constexpr std::int64_t kMostSequences = 1'000'000'000;               // sizes of tensors stay below 2^63
 constexpr double kLargestFloat = std::numeric_limits<float>::max();  // what kernels compute with
 
+// `examples` end its --help. `run` is called when the verb was given and all of its options were read.
+CLI::App& add_verb(CLI::App& snug, const std::string& name, const std::string& help,
+                   const std::string& examples, std::function<void()> run);
+
 // `placeholder` stands for the value in --help. Given twice is an Error; so is what `parse` throws.
-CLI::Option* add_value(CLI::App& verb, const std::string& name, const std::string& placeholder,
-                       std::function<void(const std::string&)> parse, const std::string& help);
+void add_value(CLI::App& verb, const std::string& name, const std::string& placeholder,
+               std::function<void(const std::string&)> parse, const std::string& help);
 
 // A whole number, 1000 or 1e3.
 std::int64_t parse_count(const std::string& name, const std::string& text, std::int64_t least,
@@ -27,9 +35,9 @@ double parse_number(const std::string& name, const std::string& text, double lim
 
 // Target: the number's type or an optional of it.
 template <class Target>
-CLI::Option* add_count(CLI::App& verb, const std::string& name, Target& target, const std::string& help,
-                       std::int64_t least = 1, std::int64_t most = kMostCount) {
-  return add_value(
+void add_count(CLI::App& verb, const std::string& name, Target& target, const std::string& help,
+               std::int64_t least = 1, std::int64_t most = kMostCount) {
+  add_value(
       verb, name, "N",
       [&target, name, least, most](const std::string& text) {
         target = parse_count(name, text, least, most);
@@ -38,25 +46,28 @@ CLI::Option* add_count(CLI::App& verb, const std::string& name, Target& target, 
 }
 
 template <class Target>
-CLI::Option* add_number(CLI::App& verb, const std::string& name, Target& target, const std::string& help,
-                        double limit = kLargestFloat) {
-  return add_value(
+void add_number(CLI::App& verb, const std::string& name, Target& target, const std::string& help,
+                double limit = kLargestFloat) {
+  add_value(
       verb, name, "X",
       [&target, name, limit](const std::string& text) { target = parse_number(name, text, limit); }, help);
 }
 
 template <class Target, class Parse>
-CLI::Option* add_choice(CLI::App& verb, const std::string& name, const std::string& choices, Target& target,
-                        Parse parse, const std::string& help) {
-  return add_value(
+void add_choice(CLI::App& verb, const std::string& name, const std::string& choices, Target& target,
+                Parse parse, const std::string& help) {
+  add_value(
       verb, name, choices, [&target, parse](const std::string& text) { target = parse(text); }, help);
 }
 
 // For --budget and --host-budget: fewer plain bytes than any step needs are a unit that was left out.
 std::uint64_t parse_budget(const std::string& text);
 
-CLI::Option* add_text(CLI::App& verb, const std::string& name, const std::string& placeholder,
-                      std::string& target, const std::string& help);
+void add_text(CLI::App& verb, const std::string& name, const std::string& placeholder, std::string& target,
+              const std::string& help);
+void add_argument(CLI::App& verb, const std::string& name, std::string& target, const std::string& help,
+                  bool required = true);
+void add_flag(CLI::App& verb, const std::string& name, bool& target, const std::string& help);
 void add_json(CLI::App& verb, bool& json);
 void add_device(CLI::App& verb, std::string& device);
 

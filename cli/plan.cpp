@@ -96,9 +96,10 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_plan(CLI::App& snug) {
-  CLI::App& verb =
-      *snug.add_subcommand("plan", "Say how a step fits a budget, what that costs, and why; needs no GPU");
   auto flags = std::make_shared<Flags>();
+  CLI::App& verb =
+      add_verb(snug, "plan", "Say how a step fits a budget, what that costs, and why; needs no GPU",
+               kExamples, [flags] { run(*flags); });
   add_step_flags(verb, flags->training);
   add_max_tokens(verb, flags->training);
   add_host_budget(verb, flags->training);
@@ -110,14 +111,11 @@ void add_plan(CLI::App& snug) {
       verb, "--hardware", "NAME|FILE", flags->hardware,
       "Plan for " + plan::preset_names() +
           " or a hardware.json; default: the GPU that is here or the CPU, as 'snug probe' last measured it");
-  verb.add_flag("--sweep", flags->sweep, "A table of budgets against time")->disable_flag_override();
-  verb.add_flag("--measure", flags->measure, "Run three steps first and plan with the times they took")
-      ->disable_flag_override();
+  add_flag(verb, "--sweep", flags->sweep, "A table of budgets against time");
+  add_flag(verb, "--measure", flags->measure, "Run three steps first and plan with the times they took");
   add_text(verb, "--out", "FILE", flags->out, "Write the plan here, for train --plan");
-  verb.add_flag("--force", flags->force, "Replace a file that exists")->disable_flag_override();
+  add_flag(verb, "--force", flags->force, "Replace a file that exists");
   add_json(verb, flags->json);
-  verb.footer(kExamples);
-  verb.callback([flags] { run(*flags); });
 }
 
 }  // namespace snug::cli

@@ -1,7 +1,6 @@
 // What the verbs that plan have in common: options, the planner they ask, and what they say of its answer.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>

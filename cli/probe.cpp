@@ -128,9 +128,9 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_probe(CLI::App& snug) {
-  CLI::App& verb =
-      *snug.add_subcommand("probe", "Measure this machine, so that plans are made with its own speed");
   auto flags = std::make_shared<Flags>();
+  CLI::App& verb = add_verb(snug, "probe", "Measure this machine, so that plans are made with its own speed",
+                            kExamples, [flags] { run(*flags); });
   add_device(verb, flags->device);
   add_text(verb, "--model", "NAME|PATH", flags->model,
            "Time products and attention at the shapes of this preset (" + models::preset_names() +
@@ -139,11 +139,8 @@ void add_probe(CLI::App& snug) {
       verb, "--out", "FILE", flags->out,
       "File to write; default: this machine's, snug/hardware-cuda.json or -cpu.json in $XDG_CACHE_HOME or "
       "~/.cache");
-  verb.add_flag("--no-disk", flags->no_disk, "Leave out the disk: no test file of 256 MiB beside FILE")
-      ->disable_flag_override();
+  add_flag(verb, "--no-disk", flags->no_disk, "Leave out the disk: no test file of 256 MiB beside FILE");
   add_json(verb, flags->json);
-  verb.footer(kExamples);
-  verb.callback([flags] { run(*flags); });
 }
 
 }  // namespace snug::cli

@@ -93,14 +93,13 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_profile(CLI::App& snug) {
-  CLI::App& verb = *snug.add_subcommand("profile", "Record what a few steps do to memory, to a trace file");
   auto flags = std::make_shared<Flags>();
+  CLI::App& verb = add_verb(snug, "profile", "Record what a few steps do to memory, to a trace file",
+                            kExamples, [flags] { run(*flags); });
   add_training_flags(verb, flags->training);
   add_text(verb, "--out", "FILE", flags->out, "The trace; default snug.trace");
-  verb.add_flag("--force", flags->force, "Replace a file that exists");
+  add_flag(verb, "--force", flags->force, "Replace a file that exists");
   add_json(verb, flags->json);
-  verb.footer(kExamples);
-  verb.callback([flags] { run(*flags); });
 }
 
 }  // namespace snug::cli

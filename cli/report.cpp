@@ -74,16 +74,16 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_report(CLI::App& snug) {
-  CLI::App& verb = *snug.add_subcommand("report", "Read a trace: what was alive at the peak, and why");
   auto flags = std::make_shared<Flags>();
-  verb.add_option("TRACE", flags->trace, "A trace that 'snug profile' wrote, or 'trace' of a run directory")
-      ->required();
-  verb.add_option("TRACE2", flags->other, "A second trace: show what changed from the first");
+  CLI::App& verb = add_verb(snug, "report", "Read a trace: what was alive at the peak, and why", kExamples,
+                            [flags] { run(*flags); });
+  add_argument(verb, "TRACE", flags->trace,
+               "A trace that 'snug profile' wrote, or 'trace' of a run directory");
+  add_argument(verb, "TRACE2", flags->other, "A second trace: show what changed from the first",
+               /*required=*/false);
   add_text(verb, "--device", "auto|cpu|cuda[:i]", flags->device,
            "Accepted as by every verb; reading a trace needs no device");
   add_json(verb, flags->json);
-  verb.footer(kExamples);
-  verb.callback([flags] { run(*flags); });
 }
 
 }  // namespace snug::cli

@@ -179,9 +179,9 @@ void run(const Flags& given) {
 }  // namespace
 
 void add_train(CLI::App& snug) {
-  CLI::App& verb =
-      *snug.add_subcommand("train", "Train a model under a memory budget, predicted against measured");
   auto flags = std::make_shared<Flags>();
+  CLI::App& verb = add_verb(snug, "train", "Train a model under a memory budget, predicted against measured",
+                            kExamples, [flags] { run(*flags); });
   add_training_flags(verb, flags->training);
   add_choice(verb, "--budget", "SIZE", flags->budget, parse_budget,
              "The most memory to use: 12GiB, 800MiB. snug plans the step to fit it; default: no limit, "
@@ -191,22 +191,18 @@ void add_train(CLI::App& snug) {
   add_text(verb, "--hardware", "NAME|FILE", flags->hardware,
            "Whose speed --budget plans with: " + plan::preset_names() +
                " or a hardware.json; default: this machine's, as 'snug probe' last measured it");
-  verb.add_flag("--verify", flags->verify,
-                "First compare a step under the plan with the plain one, bit by bit")
-      ->disable_flag_override();
+  add_flag(verb, "--verify", flags->verify,
+           "First compare a step under the plan with the plain one, bit by bit");
   add_text(verb, "--out-dir", "PATH", flags->out_dir,
            "The run directory; default runs/MODEL-N, the first that is free");
   add_count(verb, "--save-every", flags->save_every,
             "Save the state every N steps, in out-dir/state/step-N; default: after the last step only", 1);
   add_count(verb, "--keep-last", flags->keep_last, "States to keep; default 2", 1);
-  verb.add_flag("--no-save", flags->no_save, "Save nothing: for measurements")->disable_flag_override();
-  verb.add_flag(
-          "--resume", flags->resume,
-          "Go on after the last state in --out-dir, with the budgets that the run had; --steps is the total")
-      ->disable_flag_override();
+  add_flag(verb, "--no-save", flags->no_save, "Save nothing: for measurements");
+  add_flag(
+      verb, "--resume", flags->resume,
+      "Go on after the last state in --out-dir, with the budgets that the run had; --steps is the total");
   add_json(verb, flags->json);
-  verb.footer(kExamples);
-  verb.callback([flags] { run(*flags); });
 }
 
 }  // namespace snug::cli

@@ -22,8 +22,7 @@ constexpr std::int64_t kByteTokens = 256;
 
 void add_loop_flags(CLI::App& verb, TrainingFlags& flags) {
   add_count(verb, "--steps", flags.steps, "Optimizer steps; default " + std::to_string(flags.steps));
-  verb.add_flag("--allow-nan", flags.allow_nan, "Go on when the loss or the gradients are not finite")
-      ->disable_flag_override();
+  add_flag(verb, "--allow-nan", flags.allow_nan, "Go on when the loss or the gradients are not finite");
   add_number(verb, "--loss-scale", flags.loss_scale,
              "fp16: loss scale of the first step; halved when gradients overflow; default 65536");
 }
@@ -136,9 +135,8 @@ void add_step_flags(CLI::App& verb, TrainingFlags& flags) {
   add_number(verb, "--momentum", flags.momentum, "sgd; default 0", 1);
   add_choice(verb, "--master", "split|fp32", flags.master, train::parse_master,
              "fp32 value of 16-bit weights: 2 or 4 bytes more; default split for bf16, fp32 for fp16");
-  verb.add_flag("--allow-quadratic", flags.allow_quadratic,
-                "Head sizes without an attention kernel: let memory grow with tokens squared")
-      ->disable_flag_override();
+  add_flag(verb, "--allow-quadratic", flags.allow_quadratic,
+           "Head sizes without an attention kernel: let memory grow with tokens squared");
   add_device(verb, flags.device);
 }
 

@@ -1,12 +1,15 @@
 // The options that train and profile share, and the run they describe.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "snug/train/config.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace snug::cli {
 

@@ -78,15 +78,14 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_tune(CLI::App& snug) {
-  CLI::App& verb = *snug.add_subcommand(
-      "tune", "Find the largest micro-batch for a budget: predicted, then proven by one step");
   auto flags = std::make_shared<Flags>();
+  CLI::App& verb =
+      add_verb(snug, "tune", "Find the largest micro-batch for a budget: predicted, then proven by one step",
+               kExamples, [flags] { run(*flags); });
   add_step_flags(verb, flags->training);
   add_data_flags(verb, flags->training);
   add_choice(verb, "--budget", "SIZE", flags->budget, parse_budget, "The most memory to use: 12GiB, 800MiB");
   add_json(verb, flags->json);
-  verb.footer(kExamples);
-  verb.callback([flags] { run(*flags); });
 }
 
 }  // namespace snug::cli

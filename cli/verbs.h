@@ -1,7 +1,9 @@
 // One function per verb: adds its options and, when the verb was given, runs it.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace snug::cli {
 

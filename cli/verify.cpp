@@ -59,16 +59,14 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_verify(CLI::App& snug) {
-  CLI::App& verb =
-      *snug.add_subcommand("verify", "Compare a step under a plan with the plain one, bit by bit");
   auto flags = std::make_shared<Flags>();
+  CLI::App& verb = add_verb(snug, "verify", "Compare a step under a plan with the plain one, bit by bit",
+                            kExamples, [flags] { run(*flags); });
   add_step_flags(verb, flags->training);
   add_data_flags(verb, flags->training);
   add_choice(verb, "--budget", "SIZE", flags->budget, parse_budget, "Verify the plan for this budget");
   add_text(verb, "--plan", "FILE", flags->plan, "Verify a plan that 'snug plan --out' wrote");
   add_json(verb, flags->json);
-  verb.footer(kExamples);
-  verb.callback([flags] { run(*flags); });
 }
 
 }  // namespace snug::cli

@@ -1,20 +1,27 @@
-# snug_test(name LABEL core|cpu|cuda|slow SOURCES a.cpp b.cpp ...): one GoogleTest program, one ctest entry.
-# A test with the label core, alone or beside slow (LABEL core slow), links no LibTorch.
+# snug_test(name LABEL core|cpu|cuda ... SOURCES a.cpp b.cpp ...): one GoogleTest program, one ctest entry.
+# core: links no LibTorch. cuda: needs a GPU. Others may stand beside these:
+#   asan, tsan   CI runs it under that sanitizer: what owns memory, reads files or shares it between threads. The rest (models,
+#                training runs, the command line) runs the same code again on larger steps, and is left to test-long.
+#   long         random suites; `make test-long` runs it with more of them
+add_custom_target(asan_tests)
+add_custom_target(tsan_tests)
 function(snug_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "LABEL;SOURCES" ${ARGN})
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 300)
-  endif()
+  cmake_parse_arguments(arg "" "" "LABEL;SOURCES" ${ARGN})
   add_executable(${name}_test ${arg_SOURCES})
   if("core" IN_LIST arg_LABEL)
     target_link_libraries(${name}_test PRIVATE snug_core GTest::gtest GTest::gtest_main)
   else()
     target_link_libraries(${name}_test PRIVATE snug GTest::gtest GTest::gtest_main)
     snug_precompiled(${name}_test)
-    set_target_properties(${name}_test PROPERTIES UNITY_BUILD OFF)  # each file has its own leaf(), Net and kRows
   endif()
+  target_compile_options(${name}_test PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)  # compiled more often than run
   add_test(NAME ${name} COMMAND ${name}_test)
-  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT})
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABEL}")
+  foreach(sanitizer asan tsan)
+    if(${sanitizer} IN_LIST arg_LABEL)
+      add_dependencies(${sanitizer}_tests ${name}_test)
+    endif()
+  endforeach()
   if("cuda" IN_LIST arg_LABEL)
     set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "NO GPU")  # ctest says Skipped, not Passed
   endif()

@@ -32,7 +32,7 @@ struct When {
 // Those of a sketch keep their numbers; what a step under some fates takes beside them is numbered after
 // them.
 using BlockNumber = std::uint32_t;
-constexpr BlockNumber kNone = std::numeric_limits<BlockNumber>::max();
+constexpr BlockNumber kNoBlock = std::numeric_limits<BlockNumber>::max();
 
 class Script {
  public:
@@ -162,7 +162,7 @@ class ReplayedCall final : public trace::ClosureBytes {
       : ClosureBytes(call.tape, fates),
         script_(script),
         call_(call),
-        memory_(call.tape.values.size(), kNone) {}
+        memory_(call.tape.values.size(), kNoBlock) {}
 
   void play(const Profile::Away& away) {
     now_ = {away.until, Phase::Fetch};
@@ -221,10 +221,10 @@ class ReplayedCall final : public trace::ClosureBytes {
     put(after, script_.take(now_, call_.tape.values[after].bytes), is_wanted);
   }
   void on_move(ValueIndex before, ValueIndex after, bool is_wanted) override {
-    put(after, std::exchange(memory_[before], kNone), is_wanted);
+    put(after, std::exchange(memory_[before], kNoBlock), is_wanted);
   }
   void on_free(ValueIndex value) override {
-    if (memory_[value] != kNone) script_.give(now_, std::exchange(memory_[value], kNone));
+    if (memory_[value] != kNoBlock) script_.give(now_, std::exchange(memory_[value], kNoBlock));
   }
 
   // Its allocations are those of the forward.
@@ -257,7 +257,7 @@ class ReplayedCall final : public trace::ClosureBytes {
   }
 
   void put(ValueIndex value, BlockNumber block, bool is_wanted) {
-    if (block == kNone) return;
+    if (block == kNoBlock) return;
     if (!is_wanted) return unwanted_.push_back(block);
     on_free(value);  // asked for again while a node still has it
     memory_[value] = block;

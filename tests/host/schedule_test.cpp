@@ -31,7 +31,7 @@ class Named final : public Item {
   const std::string why_not_;
 };
 
-class ScheduleTest : public testing::Test {
+class ScheduleTest : public ::testing::Test {
  protected:
   void forward(const std::vector<std::string>& items) {
     const std::size_t region = schedule.begin_forward();

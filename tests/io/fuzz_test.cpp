@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
@@ -22,6 +21,7 @@
 #include "snug/models/presets.h"
 #include "tests/io/raw_safetensors.h"
 #include "tests/support/mutate.h"
+#include "tests/support/random_suite.h"
 #include "tests/support/temporary_folder.h"
 
 namespace snug::io {
@@ -80,8 +80,7 @@ class Fuzz : public ::testing::Test {
   // Calls `read` with so many damaged copies. Anything but an Error fails; some must be good, and most bad.
   template <class Damage, class Read>
   void run(const std::vector<std::string>& originals, Damage damage, Read read) {
-    const char* given = std::getenv("SNUG_FUZZ");
-    const int count = given ? std::atoi(given) : kUsual;
+    const auto count = static_cast<int>(random_suite::size("SNUG_FUZZ", kUsual));
     int refused = 0;
     for (int i = 0; i < count; ++i) {
       std::string bytes = originals[random_.below(originals.size())];
@@ -98,7 +97,7 @@ class Fuzz : public ::testing::Test {
     EXPECT_LT(refused, count);
   }
 
-  std::uint64_t seed_ = testing::fuzz_seed();
+  std::uint64_t seed_ = random_suite::seed();
   ::testing::ScopedTrace trace_{__FILE__, __LINE__, "SNUG_SEED=" + std::to_string(seed_)};
   Random random_{seed_};
   TemporaryFolder folder_;

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
-#include <cstdlib>
 #include <functional>
 #include <mutex>
 #include <random>
@@ -18,6 +17,7 @@
 #include "snug/session/session.h"
 #include "snug/tape/recording.h"
 #include "snug/tape/region.h"
+#include "tests/support/random_suite.h"
 
 namespace snug {
 namespace {
@@ -176,8 +176,7 @@ class Actor {
 };
 
 TEST(AnyOrder, NothingIsLeftBehindAndLimitsAreRightAtEveryMoment) {
-  const char* const asked = std::getenv("SNUG_ROUNDS");
-  const int rounds = asked ? std::atoi(asked) : 100;
+  const auto rounds = static_cast<int>(random_suite::size("SNUG_ROUNDS", 100));
   const int threads = at::get_num_threads();
   memory::current_resource(
       c10::kCPU);  // torch's allocator slot has no lock: it is taken before there are threads

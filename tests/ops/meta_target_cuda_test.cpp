@@ -35,9 +35,9 @@ std::uint64_t peak_on(c10::Device device, const Step& run) {
 }
 
 // The allocator rounds each of a handful of blocks up to 512 bytes.
-constexpr double kRounding = 16 * 1024;
+constexpr double kRoundedUp = 16 * 1024;
 
-class MetaTargetCuda : public testing::Test {
+class MetaTargetCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: what operators take there was not compared";
@@ -50,7 +50,7 @@ class MetaTargetCuda : public testing::Test {
     memory::let_cuda_segments_grow(*grew_before_);
   }
 
-  void expect_same(const std::string& what, const Step& run, double within = kRounding) {
+  void expect_same(const std::string& what, const Step& run, double within = kRoundedUp) {
     const c10::Device gpu(c10::kCUDA, 0);
     run(gpu);  // libraries take their own
     const std::uint64_t measured = peak_on(gpu, run), predicted = peak_on(c10::kMeta, run);

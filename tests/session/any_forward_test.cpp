@@ -15,13 +15,14 @@
 namespace snug {
 namespace {
 
-constexpr std::int64_t kWidth = 64, kRows = 256;
+constexpr std::int64_t kFeatures = 64, kRows = 256;
 
 std::vector<at::Tensor> weights_on(c10::Device device, int count) {
   at::manual_seed(3);
   std::vector<at::Tensor> weights;
   for (int i = 0; i < count; ++i)
-    weights.push_back(at::randn({kWidth, kWidth}, at::TensorOptions(device)).mul_(0.1).requires_grad_());
+    weights.push_back(
+        at::randn({kFeatures, kFeatures}, at::TensorOptions(device)).mul_(0.1).requires_grad_());
   return weights;
 }
 
@@ -34,7 +35,7 @@ at::Tensor layer(const at::Tensor& x, const at::Tensor& weight) {
 using Passes = std::function<void(const std::vector<at::Tensor>& weights, c10::Device device)>;
 
 at::Tensor batch(c10::Device device, std::int64_t rows = kRows) {
-  return at::full({rows, kWidth}, 0.5, at::TensorOptions(device));
+  return at::full({rows, kFeatures}, 0.5, at::TensorOptions(device));
 }
 
 void drop_gradients(std::vector<at::Tensor>& weights) {

@@ -1,18 +1,11 @@
-// Random damage to bytes. SNUG_SEED=n repeats a run.
+// Random damage to bytes.
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
-#include <cstdlib>
-#include <random>
+#include <cstddef>
 #include <string>
 
 namespace snug::testing {
-
-inline std::uint64_t fuzz_seed() {
-  if (const char* given = std::getenv("SNUG_SEED")) return std::strtoull(given, nullptr, 10);
-  return std::random_device()();
-}
 
 // Random: below(n) is a number from 0 to n - 1. Never empty afterwards.
 template <class Random>

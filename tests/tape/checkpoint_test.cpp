@@ -14,7 +14,6 @@
 namespace snug {
 namespace {
 
-namespace nn = torch::nn;
 using tape::same_bits;
 
 class Checkpoint : public testing::Test {
@@ -22,9 +21,9 @@ class Checkpoint : public testing::Test {
   void SetUp() override {
     at::manual_seed(5);
     for (int i = 0; i < 6; ++i) {
-      layers->push_back(nn::Linear(32, 32));
-      layers->push_back(nn::GELU());
-      layers->push_back(nn::Dropout(0.2));
+      layers->push_back(torch::nn::Linear(32, 32));
+      layers->push_back(torch::nn::GELU());
+      layers->push_back(torch::nn::Dropout(0.2));
     }
   }
   void TearDown() override { EXPECT_EQ(tape::live_values(), 0); }
@@ -43,7 +42,7 @@ class Checkpoint : public testing::Test {
     return gradients([&](at::Tensor x) { return layers->forward(x); });
   }
 
-  nn::Sequential layers;
+  torch::nn::Sequential layers;
 };
 
 TEST_F(Checkpoint, GivesTheGradientsOfThePlainCall) {

@@ -24,11 +24,6 @@ using Region = std::function<at::Tensor(const std::string&, const std::function<
 // Makes all that it needs itself, so that every run begins alike; gives the gradients of one step.
 using Step = std::function<Tensors(const Region&)>;
 
-at::Tensor leaf(at::IntArrayRef sizes, std::uint64_t seed = 1) {
-  at::manual_seed(seed);
-  return at::randn(sizes).requires_grad_();
-}
-
 class ForeignCode : public testing::Test {
  protected:
   // `refused`: in so many steps at most, the first ones.

@@ -6,10 +6,9 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <cstdlib>
-
 #include "snug/tape/checkpoint.h"
 #include "snug/tape/save_on_host.h"
+#include "tests/support/random_suite.h"
 #include "tests/tape/foreign_programs.h"
 #include "tests/tape/fused_kernels.h"
 #include "tests/tape/problems.h"
@@ -29,15 +28,14 @@ class ForeignWritesOnCuda : public testing::Test {
   }
 };
 
-at::Tensor leaf(at::IntArrayRef sizes, std::uint64_t seed = 1) {
+at::Tensor leaf_on_gpu(at::IntArrayRef sizes, std::uint64_t seed = 1) {
   at::manual_seed(seed);
   return at::randn(sizes).cuda().requires_grad_();
 }
 
 // SNUG_PROGRAMS=2000 tries more of them.
 TEST_F(ForeignWritesOnCuda, RandomProgramsAreNeverSilentlyWrong) {
-  const char* const wanted = std::getenv("SNUG_PROGRAMS");
-  const Tally tally = try_foreign_programs(0, wanted ? std::strtoull(wanted, nullptr, 10) : 300, at::kCUDA);
+  const Tally tally = try_foreign_programs(0, random_suite::size("SNUG_PROGRAMS", 300), at::kCUDA);
   for (const std::string& wrong : tally.wrong) ADD_FAILURE() << "silently wrong: " << wrong;
   for (const std::string& error : tally.unnamed) ADD_FAILURE() << "an error that does not say why: " << error;
   EXPECT_GT(tally.equal, tally.runs / 4);
@@ -46,7 +44,8 @@ TEST_F(ForeignWritesOnCuda, RandomProgramsAreNeverSilentlyWrong) {
 }
 
 TEST_F(ForeignWritesOnCuda, AsFusedKernelsDo) {
-  const at::Tensor x = leaf({256, 256}), w = leaf({256, 256}, 3), v = leaf({256, 256}, 4);
+  const at::Tensor x = leaf_on_gpu({256, 256}), w = leaf_on_gpu({256, 256}, 3),
+                   v = leaf_on_gpu({256, 256}, 4);
   const auto loss = [&](at::Tensor x) {
     at::Tensor q = RotateInside::apply(at::mm(x, w));
     at::Tensor a = at::mm(q.tanh(), v), b = at::mm(q.tanh(), w);
@@ -62,7 +61,7 @@ TEST_F(ForeignWritesOnCuda, AsFusedKernelsDo) {
 
 // Made on one stream, read on another, in the right order: whose memory it is waits for the copy too.
 TEST_F(ForeignWritesOnCuda, OffloadOnSeveralStreams) {
-  const at::Tensor x = leaf({1024, 1024});
+  const at::Tensor x = leaf_on_gpu({1024, 1024});
   const auto side = c10::cuda::getStreamFromPool();
   const auto run = [&](bool offloads) {
     const auto layer = [&](at::Tensor h) {
@@ -91,7 +90,7 @@ TEST_F(ForeignWritesOnCuda, OffloadOnSeveralStreams) {
 
 // A kernel that is given to another stream and done only after the region's end.
 TEST_F(ForeignWritesOnCuda, AWriteOutOfTurn) {
-  const at::Tensor x = leaf({2048, 2048});
+  const at::Tensor x = leaf_on_gpu({2048, 2048});
   const auto side = c10::cuda::getStreamFromPool();
   const auto run = [&](bool recomputes) {
     at::Tensor kept;

@@ -7,13 +7,13 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <thread>
 
 #include "snug/base/bytes.h"
 #include "snug/tape/checkpoint.h"
 #include "snug/tape/pure.h"
 #include "snug/tape/save_on_host.h"
+#include "tests/support/random_suite.h"
 #include "tests/tape/foreign_programs.h"
 #include "tests/tape/fused_kernels.h"
 #include "tests/tape/problems.h"
@@ -23,11 +23,6 @@ namespace snug::tape {
 namespace {
 
 namespace ag = torch::autograd;
-
-at::Tensor leaf(at::IntArrayRef sizes, std::uint64_t seed = 1) {
-  at::manual_seed(seed);
-  return at::randn(sizes).requires_grad_();
-}
 
 class ForeignWrites : public testing::Test {
  protected:
@@ -416,12 +411,8 @@ TEST_F(ForeignWrites, EachTensorOfAWrittenListHasANameOfItsOwn) {
 
 // SNUG_PROGRAMS=2000 tries more of them, and SNUG_FIRST_PROGRAM=2000 others.
 TEST_F(ForeignWrites, RandomProgramsAreNeverSilentlyWrong) {
-  const auto number = [](const char* name, std::uint64_t otherwise) {
-    const char* const given = std::getenv(name);
-    return given ? std::strtoull(given, nullptr, 10) : otherwise;
-  };
-  const Tally tally =
-      try_foreign_programs(number("SNUG_FIRST_PROGRAM", 0), number("SNUG_PROGRAMS", 200), at::kCPU);
+  const Tally tally = try_foreign_programs(random_suite::size("SNUG_FIRST_PROGRAM", 0),
+                                           random_suite::size("SNUG_PROGRAMS", 200), at::kCPU);
   for (const std::string& wrong : tally.wrong) ADD_FAILURE() << "silently wrong: " << wrong;
   for (const std::string& error : tally.unnamed) ADD_FAILURE() << "an error that does not say why: " << error;
   EXPECT_GT(tally.equal, tally.runs / 4);

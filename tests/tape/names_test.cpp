@@ -8,19 +8,12 @@
 #include <vector>
 
 #include "snug/tape/region.h"
+#include "tests/tape/problems.h"
 
 namespace snug::tape {
 namespace {
 
 namespace ag = torch::autograd;
-
-using Names = std::vector<std::string>;
-
-Names names(const std::vector<trace::RegionTape>& tapes) {
-  Names names;
-  for (const trace::RegionTape& tape : tapes) names.push_back(tape.region);
-  return names;
-}
 
 class Named : public testing::Test {
  protected:

@@ -330,6 +330,11 @@ std::vector<at::Tensor> step(Problem& problem, int backwards) {
   return result;
 }
 
+at::Tensor leaf(at::IntArrayRef sizes, std::uint64_t seed) {
+  at::manual_seed(seed);
+  return at::randn(sizes).requires_grad_();
+}
+
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (a.defined() != b.defined()) return false;
   if (!a.defined()) return true;
@@ -343,6 +348,12 @@ bool same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& 
   for (std::size_t i = 0; i < a.size(); ++i)
     if (!same_bits(a[i], b[i])) return false;
   return true;
+}
+
+Names names(const std::vector<trace::RegionTape>& tapes) {
+  Names names;
+  for (const trace::RegionTape& tape : tapes) names.push_back(tape.region);
+  return names;
 }
 
 Fates dice(std::uint64_t seed) {

@@ -38,8 +38,13 @@ bool runs_here(Problem& problem);  // oneDNN has no recurrent nets in 16 bits fo
 // Loss, gradients, buffers and the generator's state after a step from the same start.
 std::vector<at::Tensor> step(Problem& problem, int backwards = 1);
 
+at::Tensor leaf(at::IntArrayRef sizes, std::uint64_t seed = 1);  // random
+
 bool same_bits(const at::Tensor& a, const at::Tensor& b);
 bool same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b);
+
+using Names = std::vector<std::string>;
+Names names(const std::vector<trace::RegionTape>& tapes);  // of their regions
 
 // A third of the values in each fate.
 Fates dice(std::uint64_t seed);

@@ -14,14 +14,6 @@
 namespace snug::tape {
 namespace {
 
-using Names = std::vector<std::string>;
-
-Names names(const std::vector<trace::RegionTape>& tapes) {
-  Names names;
-  for (const trace::RegionTape& tape : tapes) names.push_back(tape.region);
-  return names;
-}
-
 // Glue, two layers, glue between them, a head and a loss.
 struct Model {
   Model() {

@@ -7,6 +7,7 @@
 #include "snug/trace/trace.h"
 #include "snug/trace/trace_format.h"
 #include "tests/support/mutate.h"
+#include "tests/support/random_suite.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trace/largest_allocation.h"
 #include "tests/trace/random_events.h"
@@ -17,8 +18,6 @@ namespace {
 
 using snug::testing::mutate;
 using testing::RandomEvents;
-
-constexpr int kMutations = 200'000;
 
 // Gives every frame that is whole the length that stands in it and the checksum of what it holds.
 void repair_checksums(std::string& bytes) {
@@ -35,7 +34,7 @@ void repair_checksums(std::string& bytes) {
 }
 
 TEST(TraceFuzz, RandomDamageIsReadRefusedOrCutButNeverACrash) {
-  const std::uint64_t first_seed = snug::testing::fuzz_seed();
+  const std::uint64_t first_seed = random_suite::seed();
   SCOPED_TRACE(::testing::Message() << "SNUG_SEED=" << first_seed);
   RandomEvents random(first_seed);
   const snug::testing::TemporaryFolder folder;
@@ -52,10 +51,11 @@ TEST(TraceFuzz, RandomDamageIsReadRefusedOrCutButNeverACrash) {
     originals.push_back(snug::testing::read_file(path));
   }
 
+  const auto mutations = static_cast<int>(random_suite::size("SNUG_FUZZ", 20'000));
   int refused = 0;
   int cut = 0;
   int whole = 0;
-  for (int i = 0; i < kMutations; ++i) {
+  for (int i = 0; i < mutations; ++i) {
     std::string bytes = originals[random.below(originals.size())];
     for (std::uint64_t n = random.below(4) + 1; n > 0; --n) mutate(bytes, random);
     if (random.below(2) == 0) repair_checksums(bytes);
@@ -70,9 +70,9 @@ TEST(TraceFuzz, RandomDamageIsReadRefusedOrCutButNeverACrash) {
     ASSERT_LT(snug::testing::take_largest_allocation(), 4u << 20) << "mutation " << i;
   }
   // Each outcome must have been met, or the damage was too mild or too coarse to test anything.
-  EXPECT_GT(refused, kMutations / 100);
-  EXPECT_GT(cut, kMutations / 100);
-  EXPECT_GT(whole, kMutations / 1000);
+  EXPECT_GT(refused, mutations / 100);
+  EXPECT_GT(cut, mutations / 100);
+  EXPECT_GT(whole, mutations / 1000);
 }
 
 }  // namespace

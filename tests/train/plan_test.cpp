@@ -14,6 +14,7 @@
 #include "snug/base/error.h"
 #include "snug/train/planning.h"
 #include "snug/train/trainer.h"
+#include "tests/support/random_suite.h"
 
 namespace snug::train {
 namespace {
@@ -107,9 +108,9 @@ void expect_near(const Tried& tried, double share) {
 
 TEST(PlannedRuns, NeedWhatWasPredictedOnOneThread) {
   const Threads one(1);
-  const unsigned seed = std::random_device()();
-  SCOPED_TRACE(fmt::format("seed {}", seed));
-  std::mt19937 random(seed);
+  const std::uint64_t seed = random_suite::seed();
+  SCOPED_TRACE(fmt::format("SNUG_SEED={}", seed));
+  std::mt19937 random(static_cast<unsigned>(seed));
   int exact = 0;
   for (int i = 0; i < 30; ++i) {
     const Case drawn = random_case(random, i < 22 ? 0.799 : 1.0);
@@ -125,9 +126,9 @@ TEST(PlannedRuns, NeedWhatWasPredictedWhereThereIsALink) {
   const Threads one(1);
   plan::Hardware hardware = plan::preset("cpu");
   hardware.to_host_rate = hardware.to_device_rate = hardware.both_ways_rate = 2e10;
-  const unsigned seed = std::random_device()();
-  SCOPED_TRACE(fmt::format("seed {}", seed));
-  std::mt19937 random(seed);
+  const std::uint64_t seed = random_suite::seed();
+  SCOPED_TRACE(fmt::format("SNUG_SEED={}", seed));
+  std::mt19937 random(static_cast<unsigned>(seed));
   int offloaded = 0;
   for (int i = 0; i < 20; ++i) {
     const Case drawn = random_case(random, 0.8, hardware);
@@ -141,9 +142,9 @@ TEST(PlannedRuns, NeedWhatWasPredictedWhereThereIsALink) {
 
 TEST(PlannedRuns, StayWithinTheBudgetOnTwoThreads) {
   const Threads two(2);
-  const unsigned seed = std::random_device()();
-  SCOPED_TRACE(fmt::format("seed {}", seed));
-  std::mt19937 random(seed);
+  const std::uint64_t seed = random_suite::seed();
+  SCOPED_TRACE(fmt::format("SNUG_SEED={}", seed));
+  std::mt19937 random(static_cast<unsigned>(seed));
   for (int i = 0; i < 10; ++i) {
     const Case drawn = random_case(random, 0.9);
     SCOPED_TRACE(to_json(drawn.config).dump() + fmt::format(" budget {}", drawn.budget));
