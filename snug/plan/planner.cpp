@@ -73,13 +73,18 @@ RegionPlan region_plan(const StepModel::Region& region, const Sketch& sketch,
 Planner::Planner(std::vector<Split> splits, const Overhead& overhead) : splits_(std::move(splits)) {
   check(!splits_.empty(), "nothing to plan: no way to split the batch was given");
   std::vector<Offer> all;
-  for (std::size_t i = 0; i < splits_.size(); ++i)
-    for (Point& point : search(splits_[i].model->problem()))
+  for (std::size_t i = 0; i < splits_.size(); ++i) {
+    const StepModel& model = *splits_[i].model;
+    const auto offer = [&](std::vector<std::uint32_t> chosen) {
       all.push_back({.split = i,
-                     .seconds = point.seconds,
-                     .tensor_bytes = splits_[i].model->peak_bytes(point.chosen),
-                     .host_bytes = splits_[i].model->host_bytes(point.chosen),
-                     .chosen = std::move(point.chosen)});
+                     .seconds = model.seconds(chosen),
+                     .tensor_bytes = model.peak_bytes(chosen),
+                     .host_bytes = model.host_bytes(chosen),
+                     .chosen = std::move(chosen)});
+    };
+    for (Point& point : search(model.problem())) offer(std::move(point.chosen));
+    for (const bool on_host : {false, true}) offer(model.lean(on_host));
+  }
   offers_ = worth_having(std::move(all), overhead);
   set_overhead(overhead);
 }
