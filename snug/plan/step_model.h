@@ -52,7 +52,7 @@ class SNUG_API StepModel {
   std::int64_t sketched_passes() const { return static_cast<std::int64_t>(passes_.size()); }
   const Problem& problem() const { return problem_; }
   std::vector<std::uint32_t> all_kept() const { return std::vector<std::uint32_t>(regions_.size()); }
-  // Nothing is kept that can be re-made; what comes into regions is on the device, or on the host.
+  // Nothing is kept that can be recomputed; what comes into regions is on the device, or on the host.
   std::vector<std::uint32_t> lean(bool on_host) const;
 
   // Moment by moment: what a step under these choices needs, to the byte.

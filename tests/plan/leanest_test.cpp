@@ -14,14 +14,14 @@ namespace {
 constexpr unsigned kSteps = 300;
 constexpr std::size_t kMostAssignments = 5000;
 
-struct Setting {
+struct Case {
   bool skips, on_device, linked;
 };
-constexpr Setting kSettings[] = {{false, false, false}, {false, false, true}, {false, true, false},
-                                 {false, true, true},   {true, false, false}, {true, false, true},
-                                 {true, true, false},   {true, true, true}};
+constexpr Case kSettings[] = {{false, false, false}, {false, false, true}, {false, true, false},
+                              {false, true, true},   {true, false, false}, {true, false, true},
+                              {true, true, false},   {true, true, true}};
 
-std::shared_ptr<const StepModel> random_model(unsigned seed, const Setting& setting) {
+std::shared_ptr<const StepModel> random_model(unsigned seed, const Case& setting) {
   RandomSketch step(seed, setting.skips);
   if (setting.on_device) step.run_on_a_device();
   const Links links = setting.linked ? Links{1e6, 1e6, 0.05, std::uint64_t{1} << 40} : Links{};
@@ -31,7 +31,7 @@ std::shared_ptr<const StepModel> random_model(unsigned seed, const Setting& sett
 
 // Calls see(model) for random steps, in words where it fails.
 template <class See>
-void for_each_step(const Setting& setting, See see) {
+void for_each_step(const Case& setting, See see) {
   for (unsigned seed = 0; seed < kSteps; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed << ", skips " << setting.skips << ", on a device "
                                       << setting.on_device << ", with a link " << setting.linked);
@@ -45,7 +45,7 @@ bool is_small(const StepModel& model) {
   return assignments <= kMostAssignments;
 }
 
-// Nothing kept that can be re-made; what comes in is on the device, or on the host where it may be.
+// Nothing kept that can be recomputed; what comes in is on the device, or on the host where it may be.
 std::uint64_t lean_peak(const StepModel& model, Fate of_inputs) {
   const Timeline& timeline = model.timeline();
   std::vector<Profile> profiles;
@@ -61,7 +61,7 @@ std::uint64_t lean_peak(const StepModel& model, Fate of_inputs) {
 }
 
 TEST(Leanest, NoOfferIsBeatenByAStepThatKeepsNothing) {
-  for (const Setting& setting : kSettings)
+  for (const Case& setting : kSettings)
     for_each_step(setting, [&](const std::shared_ptr<const StepModel>& model) {
       const Planner planner({{.model = model}});
       const std::uint64_t leanest = planner.offers().front().tensor_bytes;
@@ -71,7 +71,7 @@ TEST(Leanest, NoOfferIsBeatenByAStepThatKeepsNothing) {
 }
 
 TEST(Leanest, TheSearchNeverCountsTooLittle) {
-  for (const Setting& setting : kSettings)
+  for (const Case& setting : kSettings)
     for_each_step(setting, [](const std::shared_ptr<const StepModel>& model) {
       if (!is_small(*model)) return;
       for_each_assignment(model->problem(), [&](const auto& chosen, const Outcome& outcome) {
@@ -82,7 +82,7 @@ TEST(Leanest, TheSearchNeverCountsTooLittle) {
 
 // Exactly so for a step as it ran on a device, if nothing is read by more regions than the next.
 TEST(Leanest, IsTheLeastOfAllAssignments) {
-  for (const Setting& setting : kSettings) {
+  for (const Case& setting : kSettings) {
     int missed = 0, all = 0;
     for_each_step(setting, [&](const std::shared_ptr<const StepModel>& model) {
       if (!is_small(*model)) return;
