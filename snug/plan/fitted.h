@@ -28,8 +28,6 @@ struct Gpu {
   std::uint64_t memory_bytes = 0;  // by which torch's allocator takes addresses
   // What the allocator holds when the next step begins, as as_left_by() tells it; none: nothing.
   std::function<trace::AllocatorLayout(const StepModel&)> held;
-  // Where no offer fits otherwise: the fastest that fits if the allocator empties its cache on the way.
-  bool may_empty_cache = false;
 };
 
 // For a step under these choices.

@@ -58,8 +58,7 @@ struct Decision {
   Offer taken;                      // the fastest that fits, or the leanest there is
   Amount plain;
   double bound_seconds = 0;
-  std::string binds;           // where memory is highest
-  bool empties_cache = false;  // torch's allocator does, in every step: see plan/fitted.h
+  std::string binds;  // where memory is highest
   std::vector<Lever> levers;
   std::optional<Offer> faster;  // with the least more memory that saves at least 1 % of the time
   std::optional<Offer> leaner;  // with at least 1 % less memory

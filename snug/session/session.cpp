@@ -307,7 +307,7 @@ class Session::Impl {
   void look_at_allocator() {
     const std::int64_t before = std::exchange(retries_, last_memory_.retries);
     const bool is_of_that_size = known_->size == 0 || known_->size == size_;
-    if (!planner_ || last_memory_.retries == before || !is_of_that_size || empties_cache_) return;
+    if (!planner_ || last_memory_.retries == before || !is_of_that_size) return;
     const std::uint64_t more = budget_bytes() / 64;
     if (gap_bytes_ + more > budget_bytes() / 4) return;
     gap_bytes_ += more;
@@ -400,9 +400,7 @@ class Session::Impl {
     const auto held = [&](const plan::StepModel& model) {
       return plan::as_left_by(model.sketch(), left_.at(&model), layout);
     };
-    return plan::decide_within(
-        *planner_, budget_bytes(),
-        {.memory_bytes = machine::memory_bytes(options_.device), .held = held, .may_empty_cache = true});
+    return plan::decide_within(*planner_, budget_bytes(), {machine::memory_bytes(options_.device), held});
   }
 
   void decide() {
@@ -420,9 +418,7 @@ class Session::Impl {
     if (explored_ && (!known_ || planner_->candidates().size() > 1)) explored_->pass_size = size;
     if (session::difference(made.plan, wanted_).empty()) sketches_ = 0;
     use(size > 0 ? made : plans_.largest_like(made));
-    empties_cache_ = decision.empties_cache;
-    options_.say(concat("planned from a step of this run: ", format_bytes(made.plan.predicted.peak_bytes),
-                        empties_cache_ ? "; torch's allocator has to empty its cache in every step" : ""));
+    options_.say(concat("planned from a step of this run: ", format_bytes(made.plan.predicted.peak_bytes)));
   }
 
   // A step that keeps nothing has just run, so that one fits.
@@ -479,7 +475,6 @@ class Session::Impl {
   std::unordered_map<const plan::StepModel*, std::unordered_map<trace::BlockId, std::uint32_t>> left_;
   std::uint64_t gap_bytes_ = 0;  // for torch's allocator, beyond what its model says
   std::int64_t retries_ = 0;
-  bool empties_cache_ = false;  // as planned
   // What of this step was not as planned, first.
   std::optional<std::pair<session::Difference, std::string>> difference_;
   // Of the step at hand, if passes() was asked: what a pass has, and how many rows that is.

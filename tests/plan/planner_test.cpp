@@ -174,24 +174,5 @@ TEST(DecideWithin, TheFastestPlanThatTheAllocatorHasRoomForIsTaken) {
   EXPECT_FALSE(decide_within(planner, least / 2, {hardware.memory_bytes}).fits);
 }
 
-TEST(DecideWithin, WhereNothingElseFitsTheAllocatorMayEmptyItsCache) {
-  const Hardware hardware = preset("h200");
-  Planner planner = planner_for("llama_on_gpu", hardware);
-  const Gpu gpu{.memory_bytes = hardware.memory_bytes},
-      tight{.memory_bytes = hardware.memory_bytes, .may_empty_cache = true};
-  const std::uint64_t least = decide_within(planner, 0, gpu).taken.peak_bytes;
-  EXPECT_FALSE(decide_within(planner, least + 1_GiB, tight).empties_cache) << "it need not";
-  int found = 0;
-  for (std::uint64_t budget = least + 64_MiB; budget > least - 64_MiB; budget -= 8_MiB) {
-    const Decision strict = decide_within(planner, budget, gpu),
-                   decision = decide_within(planner, budget, tight);
-    EXPECT_TRUE(decision.fits || !strict.fits) << budget;
-    EXPECT_TRUE(decision.fits || !decision.empties_cache) << budget;
-    EXPECT_TRUE(!decision.fits || decision.taken.peak_bytes <= budget);
-    found += decision.empties_cache;
-  }
-  EXPECT_GT(found, 0);
-}
-
 }  // namespace
 }  // namespace snug::plan

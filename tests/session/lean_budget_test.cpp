@@ -13,7 +13,7 @@
 #include "snug/session/session.h"
 #include "snug/tape/region.h"
 
-namespace snug {
+namespace snug::lean_budget {
 namespace {
 
 constexpr std::int64_t kWidth = 32, kLayers = 4, kHeads = 2, kVocabulary = 96, kRows = 8, kLength = 128;
@@ -192,4 +192,4 @@ INSTANTIATE_TEST_SUITE_P(Models, LeanBudget,
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace snug
+}  // namespace snug::lean_budget

@@ -11,7 +11,7 @@
 #include "snug/train/trainer.h"
 #include "tests/train/hand_written_loop.h"
 
-namespace snug::train {
+namespace snug::train::one_runtime {
 namespace {
 
 const c10::Device kDevice(c10::kCUDA, 0);
@@ -92,4 +92,4 @@ INSTANTIATE_TEST_SUITE_P(Pairs, OneRuntimeOnCuda,
                                          Pair{2, 1024, 4, 16, 512, 0.5}, Pair{24, 512, 8, 1, 4096, 0.3}));
 
 }  // namespace
-}  // namespace snug::train
+}  // namespace snug::train::one_runtime
