@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "snug/trace/moves.h"
-
 namespace snug::plan {
 
 namespace {
@@ -77,15 +75,15 @@ std::uint64_t least_own_bytes(const Choices& choices) {
   return std::ranges::min_element(choices, {}, &Choice::own_bytes)->own_bytes();
 }
 
-// What a choice keeps, and what is on its way from it, is there while the region beside which it is copied
-// runs. What is never copied leaves computing alone: see Note [One region ahead] in trace/moves.h.
+// What a choice keeps, and what is on its way from it, is there while the next region runs. What the last one
+// offloads is never copied, so its part is computing alone.
 Relaxed relax(const Problem& problem, std::size_t number, std::uint64_t budget, Mixture mixture) {
-  const auto beside = trace::copied_beside(number, problem.regions.size());
-  const std::uint64_t next_bytes = beside ? least_own_bytes(*problem.regions[*beside]) : 0;
+  const bool is_last = number + 1 == problem.regions.size();
+  const std::uint64_t next_bytes = is_last ? 0 : least_own_bytes(*problem.regions[number + 1]);
   std::vector<Corner> corners;
   Relaxed relaxed;
   for (const Choice& choice : *problem.regions[number]) {
-    const std::uint64_t copied = beside ? choice.offloaded_bytes : 0;
+    const std::uint64_t copied = is_last ? 0 : choice.offloaded_bytes;
     const std::uint64_t needed = std::max(choice.own_bytes(), choice.kept_bytes + copied + next_bytes);
     if (needed > budget) continue;
     const double seconds = mixed_seconds(problem, choice, copied, mixture);

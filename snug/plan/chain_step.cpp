@@ -42,30 +42,25 @@ void check_choice(const Problem& problem, const Choice& choice) {
         choice.backward_seconds);
 }
 
-// Beside a region's computing runs what the region before it moves, and what nobody's computing hides is not
-// copied: see Note [One region ahead].
-ChainState advance(const Problem& problem, std::size_t region, const ChainState& before,
-                   const Choice& choice) {
-  static_assert(trace::kRegionsAhead == 1, "moving_bytes are of one region");
-  const bool is_copied = trace::copied_beside(region, problem.regions.size()).has_value();
-  const std::uint64_t kept = before.kept_bytes + (choice.keeps_shared ? 0 : before.shared_bytes);
+// Beside a region's computing runs what the regions before it move: see Note [One region ahead].
+static_assert(trace::copies_beside(1) == 0u, "a ChainState holds what one region moves");
+
+ChainState advance(const Problem& problem, const ChainState& before, const Choice& choice) {
+  const std::uint64_t there = before.kept_bytes + before.moving_bytes;
   const double waiting =
       wait_seconds(problem, choice.forward_seconds, before.moving_bytes, problem.to_host_rate) +
       wait_seconds(problem, choice.backward_seconds, before.moving_bytes, problem.to_device_rate);
-  return {.kept_bytes = kept + choice.kept_bytes,
+  return {.kept_bytes = before.kept_bytes + choice.kept_bytes,
           .moving_bytes = choice.offloaded_bytes,
-          .shared_bytes = choice.shared_bytes,
-          .peak_bytes =
-              std::max({before.peak_bytes, before.kept_bytes + before.moving_bytes + choice.forward_bytes,
-                        kept + before.moving_bytes + choice.backward_bytes}),
+          .peak_bytes = std::max(before.peak_bytes, there + choice.own_bytes()),
           .seconds = before.seconds + choice.forward_seconds + choice.backward_seconds +
-                     slowdown_seconds(problem, is_copied ? choice.offloaded_bytes : 0) + waiting};
+                     slowdown_seconds(problem, choice.offloaded_bytes) + waiting};
 }
 
 Outcome finish(const Problem& problem, const ChainState& end) {
-  return {.peak_bytes = std::max(
-              {problem.floor_bytes, end.peak_bytes, end.kept_bytes + end.moving_bytes + end.shared_bytes}),
-          .seconds = problem.fixed_seconds + problem.passes * end.seconds};
+  return {.peak_bytes = std::max({problem.floor_bytes, end.peak_bytes, end.kept_bytes + end.moving_bytes}),
+          .seconds = problem.fixed_seconds +
+                     problem.passes * (end.seconds - slowdown_seconds(problem, end.moving_bytes))};
 }
 
 }  // namespace snug::plan

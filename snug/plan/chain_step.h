@@ -4,7 +4,6 @@
 // Every number of the new state rises with every number of the old one; the search relies on that.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "snug/plan/problem.h"
@@ -16,7 +15,6 @@ namespace snug::plan {
 struct ChainState {
   std::uint64_t kept_bytes = 0;
   std::uint64_t moving_bytes = 0;  // of the region before: on their way to the host, and back
-  std::uint64_t shared_bytes = 0;  // of the region before: kept, unless the next one keeps them anyway
   std::uint64_t peak_bytes = 0;
   double seconds = 0;
 };
@@ -24,8 +22,7 @@ struct ChainState {
 // Throws Error for a choice that offloads without a link, and for times that are not finite or below 0.
 void check_choice(const Problem& problem, const Choice& choice);
 
-ChainState advance(const Problem& problem, std::size_t region, const ChainState& before,
-                   const Choice& choice);
+ChainState advance(const Problem& problem, const ChainState& before, const Choice& choice);
 
 // Where the forward ends and the backward begins, all that is kept is there, and what the last region
 // offloaded: nobody lets it leave.

@@ -15,8 +15,7 @@ namespace {
 bool is_earlier(const Label& a, const Label& b) {
   const auto key = [](const Label& label) {
     const ChainState& s = label.state;
-    return std::tie(s.seconds, s.kept_bytes, s.peak_bytes, s.moving_bytes, s.shared_bytes, label.parent,
-                    label.choice);
+    return std::tie(s.seconds, s.kept_bytes, s.peak_bytes, s.moving_bytes, label.parent, label.choice);
   };
   return key(a) < key(b);
 }
@@ -39,7 +38,7 @@ class Staircase {
 };
 
 std::uint64_t footprint(const Label& label) {
-  return label.state.kept_bytes + label.state.moving_bytes + label.state.shared_bytes;
+  return label.state.kept_bytes + label.state.moving_bytes;
 }
 
 // Nearest to the group's own exchange rate of bytes for seconds, so that neither end of a group is favoured.
@@ -82,17 +81,17 @@ void keep_lowest(std::vector<Label>& labels, std::size_t count, std::vector<Labe
 }  // namespace
 
 // By rising seconds, so that what came before is as fast. Few different numbers of bytes are ever on the
-// move or shared.
+// move.
 void drop_dominated(std::vector<Label>& labels) {
   std::ranges::sort(labels, is_earlier);
-  std::map<std::pair<std::uint64_t, std::uint64_t>, Staircase> seen;  // by bytes on the move, and shared
+  std::map<std::uint64_t, Staircase> seen;  // by bytes on the move
   std::erase_if(labels, [&](const Label& label) {
-    const auto& [kept, moving, shared, peak, seconds] = label.state;
+    const auto& [kept, moving, peak, seconds] = label.state;
     for (const auto& [as_much, staircase] : seen) {
-      if (as_much.first > moving) break;
-      if (as_much.second <= shared && staircase.covers(kept, peak)) return true;
+      if (as_much > moving) break;
+      if (staircase.covers(kept, peak)) return true;
     }
-    seen[{moving, shared}].add(kept, peak);
+    seen[moving].add(kept, peak);
     return false;
   });
 }

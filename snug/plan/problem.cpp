@@ -14,7 +14,7 @@ Outcome evaluate(const Problem& problem, std::span<const std::uint32_t> chosen) 
     check(chosen[i] < choices.size(), "region ", i, " has ", choices.size(), " choices, got number ",
           chosen[i]);
     check_choice(problem, choices[chosen[i]]);
-    state = advance(problem, i, state, choices[chosen[i]]);
+    state = advance(problem, state, choices[chosen[i]]);
   }
   return finish(problem, state);
 }

@@ -22,9 +22,7 @@ struct Choice {
   std::uint64_t forward_bytes = 0;    // the highest in its forward, without what earlier regions left behind
   std::uint64_t backward_bytes = 0;  // the highest in its backward, likewise, with what is back from the host
   double forward_seconds = 0;
-  double backward_seconds = 0;     // with what is run again
-  std::uint64_t shared_bytes = 0;  // kept as well, of what the next region has too; see the note below
-  bool keeps_shared = false;       // itself, what the region before shares with it
+  double backward_seconds = 0;  // with what is run again
 
   std::uint64_t own_bytes() const { return std::max(forward_bytes, backward_bytes); }
 };
@@ -45,12 +43,6 @@ struct Outcome {
   std::uint64_t peak_bytes = 0;
   double seconds = 0;
 };
-
-// Note [What two regions hold]
-// A region may keep what the next one was given: a relu's result, which both save. While the next one has it,
-// it costs nothing. Afterwards it is that one's if that keeps it too, and else the first one's. The next
-// region's own bytes count it to the end of what it does with it, whoever holds it: a bit much, never too
-// little.
 
 // Note [One region's time for a copy]
 // What a region offloads is sent during the forward of the next one, and is on the device until that ends; it

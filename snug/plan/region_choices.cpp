@@ -142,12 +142,6 @@ std::vector<std::vector<Fate>> region_choices(const Timeline& timeline, std::siz
       if (&cut != &hull.back()) add(neighbour);
     }
   }
-  const std::vector<Fate> nothing = timeline.allowed(
-      call, std::vector<Fate>(timeline.sketch().calls[call].tape.values.size(), Fate::Recompute));
-  if (choices.front() != nothing) {
-    std::erase(choices, nothing);
-    choices.push_back(nothing);
-  }
   return choices;
 }
 

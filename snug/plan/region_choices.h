@@ -12,8 +12,7 @@
 
 namespace snug::plan {
 
-// By value of the call's tape. The first keeps everything, the last nothing that can be re-made. `seconds`:
-// by operation of the tape.
+// By value of the call's tape. The first keeps everything. `seconds`: by operation of the tape.
 SNUG_API std::vector<std::vector<Fate>> region_choices(const Timeline& timeline, std::size_t call,
                                                        std::span<const double> seconds);
 

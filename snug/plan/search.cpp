@@ -29,10 +29,9 @@ struct Rest {
 
 bool is_dominated(const Step& step, const Step& by) {
   const Choice &a = by.choice, &b = step.choice;
-  return a.kept_bytes <= b.kept_bytes && a.shared_bytes <= b.shared_bytes &&
-         a.keeps_shared >= b.keeps_shared && a.offloaded_bytes <= b.offloaded_bytes &&
-         a.forward_bytes <= b.forward_bytes && a.backward_bytes <= b.backward_bytes &&
-         a.forward_seconds <= b.forward_seconds && a.backward_seconds <= b.backward_seconds;
+  return a.kept_bytes <= b.kept_bytes && a.offloaded_bytes <= b.offloaded_bytes &&
+         a.own_bytes() <= b.own_bytes() && a.forward_seconds <= b.forward_seconds &&
+         a.backward_seconds <= b.backward_seconds;
 }
 
 class Search {
@@ -99,7 +98,7 @@ class Search {
     labels.reserve(before.size() * regions_[region]->size());
     for (std::uint32_t parent = 0; parent < before.size(); ++parent) {
       for (std::uint32_t i = 0; i < regions_[region]->size(); ++i) {
-        ChainState state = advance(problem_, region, before[parent].state, (*regions_[region])[i].choice);
+        ChainState state = advance(problem_, before[parent].state, (*regions_[region])[i].choice);
         state.peak_bytes =
             std::max({state.peak_bytes, problem_.floor_bytes, state.kept_bytes + rest.peak_bytes,
                       state.kept_bytes + state.moving_bytes + rest.own_bytes});
@@ -122,8 +121,7 @@ class Search {
     for (std::uint32_t parent = 0; parent < before.size(); ++parent) {
       for (std::uint32_t i = 0; i < regions_.back()->size(); ++i) {
         const Choice& last = (*regions_.back())[i].choice;
-        const ChainState end = advance(problem_, regions_.size() - 1, before[parent].state, last);
-        ends.push_back({finish(problem_, end), parent, i});
+        ends.push_back({finish(problem_, advance(problem_, before[parent].state, last)), parent, i});
       }
     }
     std::ranges::sort(ends, {}, [](const End& end) {

@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "snug/base/error.h"
 #include "snug/plan/region_choices.h"
 #include "snug/trace/closure.h"
-#include "snug/trace/moves.h"
 
 namespace snug::plan {
 
@@ -75,24 +73,6 @@ std::uint64_t highest(const Timeline& timeline, const Profile& profile, std::spa
   return most;
 }
 
-// What the region before may hold as well outlives this one's forward, and if this one keeps it, its
-// backward. Says whether it keeps all of that.
-bool hold_shared(const Timeline& timeline, Profile& profile, const std::set<std::uint32_t>& shared,
-                 const Windows& own) {
-  bool keeps_all = true;
-  for (const std::uint32_t block : shared) {
-    const auto kept = std::ranges::find(profile.kept, block, &Profile::Kept::block);
-    const bool is_held = kept != profile.kept.end();
-    const Moment death = timeline.death(block);
-    const bool stays = is_held ? !kept->leaves : death >= own.backward.begin;
-    const Moment end = std::max(death, stays ? own.backward.end : own.forward.end);
-    if (!is_held) profile.kept.push_back({block, end});
-    if (is_held && stays) kept->until = std::max(kept->until, end);
-    keeps_all &= stays;
-  }
-  return keeps_all;
-}
-
 // What a call gets of the fates of another one of its region: by the names of the values; from the first
 // operation on that is another, all is recomputed.
 std::vector<Fate> carried_over(const trace::RegionTape& from, std::span<const Fate> fates,
@@ -117,33 +97,13 @@ std::vector<Fate> carried_over(const trace::RegionTape& from, std::span<const Fa
   return carried;
 }
 
-// What a call holds whatever is chosen for it is there anyway, for all others too: what came in and autograd
-// saved, unless it may wait on the host, which only its last reader can send there.
-Sketch with_all_that_stays(Sketch sketch, bool has_link) {
-  for (std::size_t i = 0; i < sketch.calls.size(); ++i) {
-    const Timeline timeline(sketch);
-    const auto kept_with = [&](Fate fate) {
-      const std::vector<Fate> fates(sketch.calls[i].tape.values.size(), fate);
-      return timeline.profile(i, timeline.allowed(i, fates)).kept;
-    };
-    const auto lean = kept_with(Fate::Recompute);
-    for (const auto& [block, until, leaves] : kept_with(Fate::Keep)) {
-      Moment& death = sketch.blocks[block].death;
-      const bool may_leave = has_link && death <= sketch.calls[i].forward_end;
-      const auto anyway = std::ranges::find(lean, block, &Profile::Kept::block);
-      if (!may_leave && anyway != lean.end()) death = std::max(death, std::min(until, anyway->until));
-    }
-  }
-  return sketch;
-}
-
 bool is_dominated(const Choice& a, const Choice& b) {
-  return b.kept_bytes <= a.kept_bytes && b.shared_bytes <= a.shared_bytes &&
-         b.offloaded_bytes <= a.offloaded_bytes && b.forward_bytes <= a.forward_bytes &&
-         b.backward_bytes <= a.backward_bytes && b.backward_seconds <= a.backward_seconds;
+  return b.kept_bytes <= a.kept_bytes && b.offloaded_bytes <= a.offloaded_bytes &&
+         b.forward_bytes <= a.forward_bytes && b.backward_bytes <= a.backward_bytes &&
+         b.backward_seconds <= a.backward_seconds;
 }
 
-// Those that none of the others beats, the first and the last always among them, by rising seconds.
+// Those that none of the others beats, the first and the leanest always among them, by rising seconds.
 std::vector<std::size_t> worth_having(const std::vector<Choice>& choices) {
   std::vector<std::size_t> kept;
   for (std::size_t i = 0; i < choices.size(); ++i) {
@@ -151,7 +111,7 @@ std::vector<std::size_t> worth_having(const std::vector<Choice>& choices) {
     for (std::size_t k = 0; k < choices.size() && !beaten; ++k)
       beaten =
           k != i && is_dominated(choices[i], choices[k]) && !(is_dominated(choices[k], choices[i]) && i < k);
-    if (i == 0 || i + 1 == choices.size() || !beaten) kept.push_back(i);
+    if (i == 0 || !beaten) kept.push_back(i);
   }
   std::ranges::stable_sort(kept, {}, [&](std::size_t i) { return choices[i].backward_seconds; });
   return kept;
@@ -189,10 +149,7 @@ Links links_of(const Hardware& hardware) {
 }
 
 StepModel::StepModel(Sketch sketch, double passes, const Cost& cost, const Links& links)
-    : links_(links),
-      sketch_(std::make_unique<const Sketch>(
-          with_all_that_stays(std::move(sketch), links.to_host_rate > 0 && links.to_device_rate > 0))),
-      timeline_(*sketch_) {
+    : links_(links), sketch_(std::make_unique<const Sketch>(std::move(sketch))), timeline_(*sketch_) {
   for (const trace::Work& work : sketch_->operators)
     operator_seconds_.push_back(work.name.empty() ? 0 : cost(work));
   find_regions();
@@ -248,27 +205,23 @@ void StepModel::find_choices() {
              other.tape.saves == call.tape.saves && other.tape.unpacks == call.tape.unpacks &&
              seconds_of(other) == seconds;
     });
-    const auto beside = trace::copied_beside(i, regions_.size());  // or nobody lets leave what it offloads
-    if (same != kinds.end() && beside) {
-      Region region = regions_[*same];
-      region.name = regions_[i].name;
-      region.calls = regions_[i].calls;
-      regions_[i] = std::move(region);
+    const bool is_last = i + 1 == regions_.size();  // what it offloads nobody lets leave
+    if (same != kinds.end() && !is_last) {
+      regions_[i].choices = regions_[*same].choices;
+      regions_[i].kept_instead = regions_[*same].kept_instead;
       continue;
     }
     auto all = region_choices(timeline_, regions_[i].calls[0], seconds);
     std::vector<Choice> measured;
-    for (const auto& fates : all) measured.push_back(measure(i, profiles_of(i, fates), base, {}));
+    for (const auto& fates : all) measured.push_back(measure(i, profiles_of(i, fates), base));
     std::vector<std::size_t> kept = worth_having(measured);
-    const bool has_link = links_.to_host_rate > 0 && links_.to_device_rate > 0, offload = has_link && beside;
+    const bool offload = links_.to_host_rate > 0 && links_.to_device_rate > 0 && !is_last;
     thin(kept, measured, offload ? kMostWithOffload : kMostChoices);
     std::vector<std::vector<Fate>> choices;
     for (const std::size_t number : kept) choices.push_back(std::move(all[number]));
     regions_[i].kept_instead.resize(choices.size());
     std::iota(regions_[i].kept_instead.begin(), regions_[i].kept_instead.end(), 0u);
-    regions_[i].lean = regions_[i].lean_on_host = static_cast<std::uint32_t>(choices.size() - 1);
-    if (offload) add_offloading_choices(i, *beside, choices);
-    if (has_link) add_lean_on_host(regions_[i], choices);
+    if (offload) add_offloading_choices(i, choices);
     regions_[i].choices = std::make_shared<const std::vector<std::vector<Fate>>>(std::move(choices));
     kinds.push_back(i);
   }
@@ -278,12 +231,11 @@ void StepModel::find_choices() {
 // Bytes are alike on the link, so the smallest values go first: that gives the finest choice of amounts. What
 // is sent while the next region computes costs little, and further bytes their whole time; so the amounts are
 // a few up to that point, and all there is.
-void StepModel::add_offloading_choices(std::size_t region, std::size_t beside,
-                                       std::vector<std::vector<Fate>>& choices) {
+void StepModel::add_offloading_choices(std::size_t region, std::vector<std::vector<Fate>>& choices) {
   const std::size_t call = regions_[region].calls[0];
   const trace::RegionTape& tape = sketch_->calls[call].tape;
   const std::uint64_t most = links_.host_bytes / regions_.size();
-  const double next_seconds = seconds_between(sketch_->calls[regions_[beside].calls.back()].forward);
+  const double next_seconds = seconds_between(sketch_->calls[regions_[region + 1].calls.back()].forward);
   const auto hidden = static_cast<std::uint64_t>(next_seconds * links_.to_host_rate);
   const std::size_t plain = choices.size();
   for (std::size_t i = 0; i < plain; ++i) {
@@ -307,17 +259,6 @@ void StepModel::add_offloading_choices(std::size_t region, std::size_t beside,
       regions_[region].kept_instead.push_back(static_cast<std::uint32_t>(i));
     }
   }
-}
-
-// As a session's step that keeps nothing has it: all that comes in, however small.
-void StepModel::add_lean_on_host(Region& region, std::vector<std::vector<Fate>>& choices) const {
-  const trace::RegionTape& tape = sketch_->calls[region.calls[0]].tape;
-  std::vector<Fate> lean = choices[region.lean];
-  for (std::size_t k = 0; k < lean.size(); ++k)
-    if (tape.values[k].operation == trace::TapeValue::kOutside) lean[k] = Fate::Offload;
-  region.lean_on_host = static_cast<std::uint32_t>(choices.size());
-  region.kept_instead.push_back(region.lean);
-  choices.push_back(timeline_.allowed(region.calls[0], std::move(lean)));
 }
 
 // Of those that are kept, what may leave, by rising bytes.
@@ -350,25 +291,23 @@ std::vector<Profile> StepModel::profiles_of(std::size_t region, const std::vecto
 }
 
 Choice StepModel::measure(std::size_t number, const std::vector<Profile>& profiles,
-                          std::span<const std::uint64_t> base, const std::set<std::uint32_t>& shared) const {
+                          std::span<const std::uint64_t> base) const {
   const Region& region = regions_[number];
   const Sketch::Call& last = sketch_->calls[region.calls.back()];
   Choice choice{.forward_seconds = seconds_between(last.forward),
                 .backward_seconds = seconds_between(last.backward)};
   for (std::size_t k = 0; k < region.calls.size(); ++k) {
     const std::size_t call = region.calls[k];
-    Profile profile = profiles[k];
-    const Windows own = windows(*sketch_, passes_[places_[call].pass], places_[call].in_pass);
-    if (k == 0) choice.keeps_shared = hold_shared(timeline_, profile, shared, own);
-    choice.forward_bytes = std::max(choice.forward_bytes, highest(timeline_, profile, base, own.forward));
-    choice.backward_bytes = std::max(choice.backward_bytes, highest(timeline_, profile, base, own.backward));
+    const Profile& profile = profiles[k];
+    const auto [forward, backward] = windows(*sketch_, passes_[places_[call].pass], places_[call].in_pass);
+    choice.forward_bytes = std::max(choice.forward_bytes, highest(timeline_, profile, base, forward));
+    choice.backward_bytes = std::max(choice.backward_bytes, highest(timeline_, profile, base, backward));
     if (k > 0) continue;
     choice.offloaded_bytes = profile.offloaded_bytes;
-    for (const auto& [block, until, leaves] : profiles[k].kept) {
-      const Moment death = timeline_.death(block);
-      if (leaves || until <= own.forward.end || death >= own.backward.begin) continue;
-      (death <= own.forward.end ? choice.kept_bytes : choice.shared_bytes) += sketch_->blocks[block].bytes;
-    }
+    for (const auto& [block, until, leaves] : profile.kept)
+      if (!leaves && timeline_.death(block) <= sketch_->calls[call].forward_end &&
+          until > sketch_->calls[call].forward_end)
+        choice.kept_bytes += sketch_->blocks[block].bytes;
     for (const std::uint32_t operation : profile.operations)
       choice.backward_seconds += operator_seconds_[sketch_->calls[call].operators[operation]];
   }
@@ -394,35 +333,14 @@ void StepModel::build_problem() {
   profiles_.resize(sketch_->calls.size());
   for (std::size_t i = 0; i < regions_.size(); ++i) {
     auto choices = std::make_shared<Choices>();
-    const std::set<std::uint32_t> shared = shared_with(i);
     for (const auto& fates : *regions_[i].choices) {
       std::vector<Profile> profiles = profiles_of(i, fates);
-      choices->push_back(measure(i, profiles, base, shared));
+      choices->push_back(measure(i, profiles, base));
       for (std::size_t k = 0; k < profiles.size(); ++k)
         profiles_[regions_[i].calls[k]].push_back(std::move(profiles[k]));
     }
     problem_.regions.push_back(std::move(choices));
   }
-}
-
-// Of what the region before keeps, the blocks that this one was given: past that one's forward they are there
-// anyway for a while.
-std::set<std::uint32_t> StepModel::shared_with(std::size_t region) const {
-  std::set<std::uint32_t> shared;
-  if (region == 0) return shared;
-  const std::size_t before = regions_[region - 1].calls[0];
-  const auto [forward, backward] = windows(*sketch_, passes_[places_[before].pass], places_[before].in_pass);
-  for (const Profile& profile : profiles_[before])
-    for (const auto& [block, until, leaves] : profile.kept)
-      if (!leaves && forward.end < timeline_.death(block) && timeline_.death(block) < backward.begin)
-        shared.insert(block);
-  return shared;
-}
-
-std::vector<std::uint32_t> StepModel::lean(bool on_host) const {
-  std::vector<std::uint32_t> chosen;
-  for (const Region& region : regions_) chosen.push_back(on_host ? region.lean_on_host : region.lean);
-  return chosen;
 }
 
 // Passes repeat, what comes after the last backward does not. The last pass stands for all: between earlier

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,8 +41,6 @@ class SNUG_API StepModel {
     std::vector<std::size_t> calls;                                 // in the sketch, by pass
     std::shared_ptr<const std::vector<std::vector<Fate>>> choices;  // by value of the tape
     std::vector<std::uint32_t> kept_instead;  // by choice: the one that keeps what it offloads
-    // What a step that keeps nothing does, with what comes in on the device, or on the host.
-    std::uint32_t lean = 0, lean_on_host = 0;
   };
 
   const Sketch& sketch() const { return *sketch_; }
@@ -52,8 +49,6 @@ class SNUG_API StepModel {
   std::int64_t sketched_passes() const { return static_cast<std::int64_t>(passes_.size()); }
   const Problem& problem() const { return problem_; }
   std::vector<std::uint32_t> all_kept() const { return std::vector<std::uint32_t>(regions_.size()); }
-  // Nothing is kept that can be recomputed; what comes into regions is on the device, or on the host.
-  std::vector<std::uint32_t> lean(bool on_host) const;
 
   // Moment by moment: what a step under these choices needs, to the byte.
   std::uint64_t peak_bytes(std::span<const std::uint32_t> chosen) const;
@@ -67,18 +62,15 @@ class SNUG_API StepModel {
  private:
   void find_regions();
   void find_choices();
-  void add_offloading_choices(std::size_t region, std::size_t beside,
-                              std::vector<std::vector<Fate>>& choices);
-  void add_lean_on_host(Region& region, std::vector<std::vector<Fate>>& choices) const;
+  void add_offloading_choices(std::size_t region, std::vector<std::vector<Fate>>& choices);
   std::vector<trace::ValueIndex> movable_values(std::size_t call, const std::vector<Fate>& fates) const;
   void build_problem();
-  std::set<std::uint32_t> shared_with(std::size_t region) const;
   void share_seconds(double passes);
   double seconds_between(Sketch::Call::Operators operators) const;
   std::vector<const Profile*> profiles(std::span<const std::uint32_t> chosen) const;
   std::vector<Profile> profiles_of(std::size_t region, const std::vector<Fate>& fates) const;
   Choice measure(std::size_t region, const std::vector<Profile>& profiles,
-                 std::span<const std::uint64_t> base, const std::set<std::uint32_t>& shared) const;
+                 std::span<const std::uint64_t> base) const;
   std::vector<double> seconds_of(const Sketch::Call& call) const;
 
   const Links links_;
