@@ -6,7 +6,10 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <iterator>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 namespace snug::memory {
 

@@ -279,15 +279,18 @@ std::vector<trace::ValueIndex> StepModel::movable_values(std::size_t call,
 
 // One per call.
 std::vector<Profile> StepModel::profiles_of(std::size_t region, const std::vector<Fate>& fates) const {
-  const std::vector<std::size_t>& calls = regions_[region].calls;
-  const trace::RegionTape& first = sketch_->calls[calls.front()].tape;
   std::vector<Profile> profiles;
-  for (const std::size_t call : calls) {
-    const auto others = [&] { return carried_over(first, fates, sketch_->calls[call].tape); };
-    profiles.push_back(
-        timeline_.profile(call, places_[call].is_alike ? fates : timeline_.allowed(call, others())));
-  }
+  for (const std::size_t call : regions_[region].calls)
+    profiles.push_back(timeline_.profile(call, fates_of(region, call, fates)));
   return profiles;
+}
+
+// What is chosen by its first call.
+std::vector<Fate> StepModel::fates_of(std::size_t region, std::size_t call,
+                                      const std::vector<Fate>& fates) const {
+  if (places_[call].is_alike) return fates;
+  const trace::RegionTape& first = sketch_->calls[regions_[region].calls.front()].tape;
+  return timeline_.allowed(call, carried_over(first, fates, sketch_->calls[call].tape));
 }
 
 Choice StepModel::measure(std::size_t number, const std::vector<Profile>& profiles,
@@ -386,7 +389,8 @@ std::uint64_t StepModel::host_bytes(std::span<const std::uint32_t> chosen) const
 std::vector<std::vector<Fate>> StepModel::fates(std::span<const std::uint32_t> chosen) const {
   std::vector<std::vector<Fate>> fates(sketch_->calls.size());
   for (std::size_t i = 0; i < regions_.size(); ++i)
-    for (const std::size_t call : regions_[i].calls) fates[call] = (*regions_[i].choices)[chosen[i]];
+    for (const std::size_t call : regions_[i].calls)
+      fates[call] = fates_of(i, call, (*regions_[i].choices)[chosen[i]]);
   return fates;
 }
 

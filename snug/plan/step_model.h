@@ -68,6 +68,7 @@ class SNUG_API StepModel {
   void share_seconds(double passes);
   double seconds_between(Sketch::Call::Operators operators) const;
   std::vector<const Profile*> profiles(std::span<const std::uint32_t> chosen) const;
+  std::vector<Fate> fates_of(std::size_t region, std::size_t call, const std::vector<Fate>& fates) const;
   std::vector<Profile> profiles_of(std::size_t region, const std::vector<Fate>& fates) const;
   Choice measure(std::size_t region, const std::vector<Profile>& profiles,
                  std::span<const std::uint64_t> base) const;

@@ -259,7 +259,8 @@ class Session::Impl {
   // lengths are split otherwise.
   std::int64_t rows_per_pass(std::int64_t rows, std::int64_t row_size) const {
     if (explored_) return std::clamp<std::int64_t>(explored_->pass_size / row_size, 1, rows);
-    return known_ ? std::min(known_->plan.setting[plan::kMicroBatch], rows) : rows;
+    if (!known_ || !known_->plan.setting.levers.contains(plan::kMicroBatch.name)) return rows;
+    return std::min(known_->plan.setting[plan::kMicroBatch], rows);
   }
 
   // Before a step: what passes() says of it.
@@ -296,7 +297,7 @@ class Session::Impl {
     is_as_planned_ = false;
     const std::string why = concat("the tensors of a step needed ", format_bytes(last_peak_), " where ",
                                    format_bytes(predicted), " were predicted");
-    if (!planner_) return sketch_after(why);
+    if (!planner_ || known_ != planned_) return sketch_after(why);
     unplanned_bytes_ += last_peak_ - predicted;
     options_.say(why);
     decide();
@@ -307,7 +308,7 @@ class Session::Impl {
   void look_at_allocator() {
     const std::int64_t before = std::exchange(retries_, last_memory_.retries);
     const bool is_of_that_size = known_->size == 0 || known_->size == size_;
-    if (!planner_ || last_memory_.retries == before || !is_of_that_size) return;
+    if (!planner_ || known_ != planned_ || last_memory_.retries == before || !is_of_that_size) return;
     const std::uint64_t more = budget_bytes() / 64;
     if (gap_bytes_ + more > budget_bytes() / 4) return;
     gap_bytes_ += more;
@@ -336,9 +337,13 @@ class Session::Impl {
     std::erase_if(sketch.calls, [](const auto& call) { return call.nodes.empty(); });
     if (sketch.calls.empty()) return sketch_the_next();  // no backward in this step
     const bool is_exploring = explored_ && !known_;
+    plan::Candidate split = split_of(std::move(sketch));
     if (!is_exploring) splits_.clear();
-    if (splits_.empty()) left_.clear();
-    splits_.push_back(split_of(std::move(sketch)));
+    if (splits_.empty()) {
+      left_.clear();
+      planner_.reset();
+    }
+    splits_.push_back(std::move(split));
     left_[splits_.back().model.get()] = sketcher_.left();
     if (is_exploring && explore_further()) return sketch_the_next();
     std::ranges::stable_sort(splits_, std::greater(),
@@ -414,6 +419,7 @@ class Session::Impl {
     const KnownPlan& made = plans_.add(
         planner_->write_down(decision, known_ ? known_->plan.step : identity_of({.device = options_.device})),
         size);
+    planned_ = &made;
     ++plans_made_;
     if (explored_ && (!known_ || planner_->candidates().size() > 1)) explored_->pass_size = size;
     if (session::difference(made.plan, wanted_).empty()) sketches_ = 0;
@@ -421,7 +427,7 @@ class Session::Impl {
     options_.say(concat("planned from a step of this run: ", format_bytes(made.plan.predicted.peak_bytes)));
   }
 
-  // A step that keeps nothing has just run, so that one fits.
+  // Steps that keep nothing fit: such a one was sketched.
   void stay_lean(const plan::Decision& decision) {
     options_.say(concat("no plan fits `budget` ", format_bytes(decision.budget_bytes), ": the leanest needs ",
                         format_bytes(decision.taken.peak_bytes), ", most of it in ", decision.binds,
@@ -433,8 +439,8 @@ class Session::Impl {
   }
 
   void use(const KnownPlan& known) {
-    budget_.drop_cache();  // steps under another one left it
     known_ = &known;
+    budget_.drop_cache();  // steps under another one left it
     retries_ = last_memory_.retries;
     reserve_host(known.plan.predicted.host_bytes);
     recording_->use(planned_fates());
@@ -470,6 +476,7 @@ class Session::Impl {
   session::KnownPlans plans_;
   const KnownPlan* known_ = nullptr;  // the one in use
   std::optional<plan::Planner> planner_;
+  const KnownPlan* planned_ = nullptr;                     // the last that it made
   std::uint64_t outside_bytes_ = 0, unplanned_bytes_ = 0;  // that steps hold beside its sketch
   // By model: what its sketched step left.
   std::unordered_map<const plan::StepModel*, std::unordered_map<trace::BlockId, std::uint32_t>> left_;

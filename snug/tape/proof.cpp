@@ -167,7 +167,7 @@ void Proof::keep(const Result& result) {
 }
 
 void Proof::check_operand(const Operation& operation, const Value& value) const {
-  if (!value.at_its_end || !value.is_kept() || *value.at_its_end == checksum(value.storage())) return;
+  if (!value.at_its_end || !value.is_the_forwards() || *value.at_its_end == checksum(value.storage())) return;
   site_->suspect(value.origin.name);
   for (const auto& [place, result] : operation.outputs)
     if (const ValuePtr made = result.lock()) site_->suspect(made->origin.name);
@@ -187,7 +187,8 @@ void Proof::end(bool is_whole) {
   judge();
   has_ended_ = true;
   std::erase_if(entries_, [this](Entry& entry) { return !lend(entry); });
-  if (entries_.empty() || tape_.saved().empty()) conclude();
+  if (tape_.saved().empty()) entries_.clear();  // nobody will ask
+  if (entries_.empty()) conclude();
 }
 
 void Proof::conclude() {

@@ -121,6 +121,7 @@ void Value::leave() {
 // What somebody else still holds as it was need not come.
 void Value::bring_back() {
   if (where_ == Where::Back || (where_ == Where::Sent && is_changed())) return;
+  if (where_ == Where::Sent) left_ = storage_.getWeakStorageImpl();  // others may have it after the last use
   c10::Storage storage = where_ == Where::Sent ? storage_ : still_alive();
   if (!storage) storage = away_->bring_back();
   move_to(Where::Back);
@@ -176,6 +177,13 @@ void Value::give(const c10::VariableVersion& counter) {
   keep_a_copy();
   (is_kept() ? kept_stream_ : backward_stream_) = current_stream(device);
   backward_counter_ = c10::VariableVersion(0);
+}
+
+bool Value::is_the_forwards() const {
+  if (is_kept()) return true;
+  if (where_ != Where::Back || !left_) return false;
+  const auto alive = left_->lock();
+  return alive && alive.get() == storage_.unsafeGetStorageImpl();
 }
 
 // The one that left, if nobody changed it since.

@@ -124,7 +124,9 @@ class Value final : public trace::ClosureValue {
   void watch(const at::Tensor& tensor);
   void watch_write(const at::Tensor& tensor);  // the operator that makes it moves the counter once it is done
   bool is_watched() const { return watched_; }
-  bool is_alias() const { return is_kept() && watched_; }
+  // It is on the forward's storage, which others may hold and write: kept, or sent and never gone.
+  bool is_the_forwards() const;
+  bool is_alias() const { return is_the_forwards() && watched_; }
   bool is_changed() const;
   const c10::VariableVersion& counter() const { return counter_; }
 

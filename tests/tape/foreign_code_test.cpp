@@ -92,6 +92,34 @@ TEST_F(ForeignCode, WhatCameIntoARegionWrittenAfterTheRegionEnded) {
           1);
 }
 
+TEST_F(ForeignCode, WhatCameIntoARegionWrittenBetweenTwoBackwards) {
+  expect_same(
+      [](const Region& region) {
+        const at::Tensor x = leaf({8, 8}), in = x * 2;
+        at::Tensor l = region("one", [&] { return in * in; });
+        for (const char* name : {"two", "three"}) l = region(name, [&] { return l + l.sin(); });
+        const Tensors first = ag::grad({l.sum()}, {x}, {}, /*retain_graph=*/true);
+        raw_scale(in.detach(), 2);
+        return Tensors{first[0], ag::grad({l.sum()}, {x})[0]};
+      },
+      1);
+}
+
+TEST_F(ForeignCode, WhatCameIntoARegionWrittenByAHookOfTheBackward) {
+  expect_same(
+      [](const Region& region) {
+        const at::Tensor x = leaf({8, 8}), in = x * 2;
+        at::Tensor l = region("one", [&] { return in + (in * in).sin().exp(); });
+        l.register_hook([&](const at::Tensor& gradient) {
+          raw_scale(in.detach(), 2);
+          return gradient;
+        });
+        for (const char* name : {"two", "three"}) l = region(name, [&] { return l + l.sin(); });
+        return ag::grad({l.sum()}, {x});
+      },
+      1);
+}
+
 TEST_F(ForeignCode, WeightsSwappedThereAndBack) {
   expect_same([](const Region& region) {
     const at::Tensor x = leaf({8, 8}), w = leaf({8, 8}, 2), average = leaf({8, 8}, 3).detach();
