@@ -337,23 +337,24 @@ class Session::Impl {
     std::erase_if(sketch.calls, [](const auto& call) { return call.nodes.empty(); });
     if (sketch.calls.empty()) return sketch_the_next();  // no backward in this step
     const bool is_exploring = explored_ && !known_;
-    plan::Candidate split = split_of(std::move(sketch));
-    if (!is_exploring) splits_.clear();
-    if (splits_.empty()) {
+    plan::Candidate candidate = candidate_of(std::move(sketch));
+    if (!is_exploring) candidates_.clear();
+    if (candidates_.empty()) {
       left_.clear();
       planner_.reset();
     }
-    splits_.push_back(std::move(split));
-    left_[splits_.back().model.get()] = sketcher_.left();
+    candidates_.push_back(std::move(candidate));
+    left_[candidates_.back().model.get()] = sketcher_.left();
     if (is_exploring && explore_further()) return sketch_the_next();
-    std::ranges::stable_sort(splits_, std::greater(),
-                             [](const plan::Candidate& split) { return split.setting[plan::kMicroBatch]; });
-    planner_.emplace(std::exchange(splits_, {}), plan::overhead_of(*options_.hardware));
+    std::ranges::stable_sort(candidates_, std::greater(), [](const plan::Candidate& candidate) {
+      return candidate.setting[plan::kMicroBatch];
+    });
+    planner_.emplace(std::exchange(candidates_, {}), plan::overhead_of(*options_.hardware));
     outside_bytes_ = budget_.settle_outside();
     unplanned_bytes_ = 0;
     decide();
   } catch (const std::exception& error) {
-    splits_.clear();
+    candidates_.clear();
     if (known_) use(*known_);
     if (known_ || sketches_ < kMostSketches) return sketch_after(error.what());
     if (sketches_++ == kMostSketches)
@@ -362,7 +363,7 @@ class Session::Impl {
     stage_ = Stage::WarmingUp;
   }
 
-  plan::Candidate split_of(trace::Sketch sketch) const {
+  plan::Candidate candidate_of(trace::Sketch sketch) const {
     plan::Links links = plan::links_of(*options_.hardware);
     links.host_bytes = options_.host_budget_bytes.value_or(links.host_bytes);
     const auto model = std::make_shared<const plan::StepModel>(
@@ -384,7 +385,7 @@ class Session::Impl {
     const Explored::Point here{size_, last_peak_};
     const Explored::Point before = std::exchange(explored_->last, here);
     const double grown = static_cast<double>(here.size - before.size);
-    if (splits_.size() >= kMostSizes || here.size >= explored_->step_size || grown <= 0) return false;
+    if (candidates_.size() >= kMostSizes || here.size >= explored_->step_size || grown <= 0) return false;
     const std::uint64_t always = before.size > 0 ? before.peak_bytes : tracker_.live_bytes();
     const double slope = (static_cast<double>(here.peak_bytes) - static_cast<double>(always)) / grown;
     const double room =
@@ -497,7 +498,7 @@ class Session::Impl {
     Point last;
   };
   std::optional<Explored> explored_;
-  std::vector<plan::Candidate> splits_;  // sketched so far
+  std::vector<plan::Candidate> candidates_;  // sketched so far
   Measured measured_;
   memory::ProcessMemory last_memory_;
   std::uint64_t last_peak_ = 0;
