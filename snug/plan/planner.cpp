@@ -79,12 +79,15 @@ Planner::Planner(std::vector<Candidate> candidates, const Overhead& overhead,
     auto& [setting, model] = candidates_[i];
     for (const LeverKind& kind : kinds_) setting.levers.try_emplace(kind.name, kind.plain);
     check(setting.levers.size() == kinds_.size(), "a lever that there is not: ", to_json(setting).dump());
-    for (Point& point : search(model->problem()))
+    const auto offer = [&, &model = *model](std::vector<std::uint32_t> chosen) {
       all.push_back({.candidate = i,
-                     .seconds = point.seconds,
-                     .tensor_bytes = model->peak_bytes(point.chosen),
-                     .host_bytes = model->host_bytes(point.chosen),
-                     .chosen = std::move(point.chosen)});
+                     .seconds = model.seconds(chosen),
+                     .tensor_bytes = model.peak_bytes(chosen),
+                     .host_bytes = model.host_bytes(chosen),
+                     .chosen = std::move(chosen)});
+    };
+    for (Point& point : search(model->problem())) offer(std::move(point.chosen));
+    for (const bool on_host : {false, true}) offer(model->lean(on_host));
   }
   offers_ = worth_having(std::move(all), overhead);
   set_overhead(overhead);

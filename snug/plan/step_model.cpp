@@ -14,7 +14,7 @@ namespace snug::plan {
 namespace {
 
 constexpr std::size_t kMostChoices = 24;
-constexpr std::size_t kMostWithOffload = 12;  // each of them with several amounts to offload
+constexpr std::size_t kMostWithOffload = 18;  // each of them with several amounts to offload
 constexpr std::size_t kCheapAmounts = 4;
 constexpr std::uint64_t kLeastShare = 16;           // of what can be sent cheaply: smaller values stay
 constexpr std::uint64_t kLeastOffload = 64 * 1024;  // a copy of less costs more than its memory is worth
@@ -103,7 +103,7 @@ bool is_dominated(const Choice& a, const Choice& b) {
          b.backward_seconds <= a.backward_seconds;
 }
 
-// Those that none of the others beats, the first and the leanest always among them, by rising seconds.
+// Those that none of the others beats, the first always among them, by rising seconds.
 std::vector<std::size_t> worth_having(const std::vector<Choice>& choices) {
   std::vector<std::size_t> kept;
   for (std::size_t i = 0; i < choices.size(); ++i) {
@@ -206,23 +206,29 @@ void StepModel::find_choices() {
              seconds_of(other) == seconds;
     });
     const bool is_last = i + 1 == regions_.size();  // what it offloads nobody lets leave
+    Region& region = regions_[i];
     if (same != kinds.end() && !is_last) {
-      regions_[i].choices = regions_[*same].choices;
-      regions_[i].kept_instead = regions_[*same].kept_instead;
+      const Region& like = regions_[*same];
+      region.choices = like.choices;
+      region.kept_instead = like.kept_instead;
+      region.lean = like.lean;
+      region.lean_on_host = like.lean_on_host;
       continue;
     }
-    auto all = region_choices(timeline_, regions_[i].calls[0], seconds);
+    auto all = region_choices(timeline_, region.calls[0], seconds);
     std::vector<Choice> measured;
     for (const auto& fates : all) measured.push_back(measure(i, profiles_of(i, fates), base));
     std::vector<std::size_t> kept = worth_having(measured);
-    const bool offload = links_.to_host_rate > 0 && links_.to_device_rate > 0 && !is_last;
+    const bool has_link = links_.to_host_rate > 0 && links_.to_device_rate > 0;
+    const bool offload = has_link && !is_last;
     thin(kept, measured, offload ? kMostWithOffload : kMostChoices);
     std::vector<std::vector<Fate>> choices;
     for (const std::size_t number : kept) choices.push_back(std::move(all[number]));
-    regions_[i].kept_instead.resize(choices.size());
-    std::iota(regions_[i].kept_instead.begin(), regions_[i].kept_instead.end(), 0u);
+    region.kept_instead.resize(choices.size());
+    std::iota(region.kept_instead.begin(), region.kept_instead.end(), 0u);
     if (offload) add_offloading_choices(i, choices);
-    regions_[i].choices = std::make_shared<const std::vector<std::vector<Fate>>>(std::move(choices));
+    add_lean_choices(region, has_link, choices);
+    region.choices = std::make_shared<const std::vector<std::vector<Fate>>>(std::move(choices));
     kinds.push_back(i);
   }
 }
@@ -259,6 +265,26 @@ void StepModel::add_offloading_choices(std::size_t region, std::vector<std::vect
       regions_[region].kept_instead.push_back(static_cast<std::uint32_t>(i));
     }
   }
+}
+
+// What a session's step that keeps nothing does, however small what comes in. Mostly other choices are as
+// good, so these two take no other's place.
+void StepModel::add_lean_choices(Region& region, bool has_link,
+                                 std::vector<std::vector<Fate>>& choices) const {
+  const std::size_t call = region.calls[0];
+  const trace::RegionTape& tape = sketch_->calls[call].tape;
+  std::vector<Fate> fates(tape.values.size(), Fate::Recompute);
+  const auto add = [&] {
+    choices.push_back(timeline_.allowed(call, fates));
+    return static_cast<std::uint32_t>(choices.size() - 1);
+  };
+  region.lean = region.lean_on_host = add();
+  region.kept_instead.push_back(region.lean);
+  if (!has_link) return;
+  for (std::size_t k = 0; k < fates.size(); ++k)
+    if (tape.values[k].operation == trace::TapeValue::kOutside) fates[k] = Fate::Offload;
+  region.lean_on_host = add();
+  region.kept_instead.push_back(region.lean);
 }
 
 // Of those that are kept, what may leave, by rising bytes.
@@ -344,6 +370,12 @@ void StepModel::build_problem() {
     }
     problem_.regions.push_back(std::move(choices));
   }
+}
+
+std::vector<std::uint32_t> StepModel::lean(bool on_host) const {
+  std::vector<std::uint32_t> chosen;
+  for (const Region& region : regions_) chosen.push_back(on_host ? region.lean_on_host : region.lean);
+  return chosen;
 }
 
 // Passes repeat, what comes after the last backward does not. The last pass stands for all: between earlier

@@ -41,6 +41,7 @@ class SNUG_API StepModel {
     std::vector<std::size_t> calls;                                 // in the sketch, by pass
     std::shared_ptr<const std::vector<std::vector<Fate>>> choices;  // by value of the tape
     std::vector<std::uint32_t> kept_instead;  // by choice: the one that keeps what it offloads
+    std::uint32_t lean = 0, lean_on_host = 0;  // nothing is kept but what comes in, here or on the host
   };
 
   const Sketch& sketch() const { return *sketch_; }
@@ -49,6 +50,9 @@ class SNUG_API StepModel {
   std::int64_t sketched_passes() const { return static_cast<std::int64_t>(passes_.size()); }
   const Problem& problem() const { return problem_; }
   std::vector<std::uint32_t> all_kept() const { return std::vector<std::uint32_t>(regions_.size()); }
+
+  // Nothing is kept that can be recomputed; what comes into regions is on the device, or on the host.
+  std::vector<std::uint32_t> lean(bool on_host) const;
 
   // Moment by moment: what a step under these choices needs, to the byte.
   std::uint64_t peak_bytes(std::span<const std::uint32_t> chosen) const;
@@ -63,6 +67,7 @@ class SNUG_API StepModel {
   void find_regions();
   void find_choices();
   void add_offloading_choices(std::size_t region, std::vector<std::vector<Fate>>& choices);
+  void add_lean_choices(Region& region, bool has_link, std::vector<std::vector<Fate>>& choices) const;
   std::vector<trace::ValueIndex> movable_values(std::size_t call, const std::vector<Fate>& fates) const;
   void build_problem();
   void share_seconds(double passes);
