@@ -48,10 +48,15 @@ std::uint64_t highest_process() {
 
 struct Ran {
   std::uint64_t predicted = 0, process = 0, planned_process = 0, lean = 0;
+  double reserved_share = 0;  // reserved / allocated
   std::int64_t retries = 0;
   int plans = 0;
   bool as_planned = false, out_of_memory = false;
 };
+
+double reserved_share(const Measured& measured) {
+  return static_cast<double>(measured.memory.reserved_bytes) / static_cast<double>(measured.peak.total);
+}
 
 // Own loop, own optimizer. Without a budget all is kept and only measured.
 Ran run(const Case& what, std::optional<std::uint64_t> budget, int steps) {
@@ -84,7 +89,9 @@ Ran run(const Case& what, std::optional<std::uint64_t> budget, int steps) {
       ran.out_of_memory = true;
     }
     ran.predicted = session.predicted_bytes();
-    ran.process = session.measured().memory.process_bytes;
+    const Measured measured = session.measured();
+    ran.process = measured.memory.process_bytes;
+    ran.reserved_share = reserved_share(measured);
     ran.planned_process = highest_process();
     ran.plans = session.plans_made();
     ran.as_planned = session.is_as_planned();
@@ -125,6 +132,9 @@ void budgets(int count) {
 
 // As a padding collator gives them: every batch as long as its longest sequence.
 void lengths(int steps) {
+  const Case one{"llama", [] { return std::make_shared<Llama>(); }, 1, 8192, at::kBFloat16};
+  fmt::print("1 x 8192, all kept, nothing planned: reserved / allocated {:.3f}\n",
+             run(one, std::nullopt, 3).reserved_share);
   forget();
   const auto model = std::make_shared<Llama>();
   model->to(kDevice, at::kBFloat16);
@@ -164,10 +174,9 @@ void lengths(int steps) {
   const Measured measured = session.measured();
   fmt::print(
       "lengths 512 to 8192, 8 rows, {} steps, budget {}: process {}, reserved / allocated {:.3f} (of one "
-      "step "
-      "as planned at most {:.3f}), {} plans, {} steps as planned, {} retries, {:.1f}k tokens/s{}\n",
+      "step as planned at most {:.3f}), {} plans, {} steps as planned, {} retries, {:.1f}k tokens/s{}\n",
       steps, format_bytes(budget), format_bytes(measured.memory.process_bytes),
-      static_cast<double>(measured.memory.reserved_bytes) / static_cast<double>(measured.peak.total), ratio,
+      reserved_share(measured), ratio,
       session.plans_made(), as_planned, measured.memory.retries - retries,
       1e-3 * static_cast<double>(tokens) / seconds,
       measured.memory.process_bytes > budget ? " ABOVE THE BUDGET" : "");
