@@ -175,9 +175,8 @@ void lengths(int steps) {
   fmt::print(
       "lengths 512 to 8192, 8 rows, {} steps, budget {}: process {}, reserved / allocated {:.3f} (of one "
       "step as planned at most {:.3f}), {} plans, {} steps as planned, {} retries, {:.1f}k tokens/s{}\n",
-      steps, format_bytes(budget), format_bytes(measured.memory.process_bytes),
-      reserved_share(measured), ratio,
-      session.plans_made(), as_planned, measured.memory.retries - retries,
+      steps, format_bytes(budget), format_bytes(measured.memory.process_bytes), reserved_share(measured),
+      ratio, session.plans_made(), as_planned, measured.memory.retries - retries,
       1e-3 * static_cast<double>(tokens) / seconds,
       measured.memory.process_bytes > budget ? " ABOVE THE BUDGET" : "");
 }

@@ -40,7 +40,7 @@ class SNUG_API StepModel {
     std::string name;
     std::vector<std::size_t> calls;                                 // in the sketch, by pass
     std::shared_ptr<const std::vector<std::vector<Fate>>> choices;  // by value of the tape
-    std::vector<std::uint32_t> kept_instead;  // by choice: the one that keeps what it offloads
+    std::vector<std::uint32_t> kept_instead;   // by choice: the one that keeps what it offloads
     std::uint32_t lean = 0, lean_on_host = 0;  // nothing is kept but what comes in, here or on the host
   };
 

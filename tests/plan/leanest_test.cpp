@@ -15,8 +15,8 @@ struct Kind {
   bool skips, on_device, linked;
 };
 constexpr Kind kKinds[] = {{false, false, false}, {false, false, true}, {false, true, false},
-                                 {false, true, true},   {true, false, false}, {true, false, true},
-                                 {true, true, false},   {true, true, true}};
+                           {false, true, true},   {true, false, false}, {true, false, true},
+                           {true, true, false},   {true, true, true}};
 
 std::shared_ptr<const StepModel> random_model(unsigned seed, const Kind& kind) {
   RandomSketch step(seed, kind.skips);
