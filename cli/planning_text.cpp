@@ -27,11 +27,13 @@ double percent(double part, double whole) {
 }
 
 std::string lever_line(const plan::Lever& lever, const Planner& planner, const Offer& taken) {
-  const std::string what = lever.name == "recompute" ? "values recomputed in the backward"
-                           : lever.name == "offload"
-                               ? fmt::format("{} wait on the host", format_bytes(taken.host_bytes))
-                               : plan::text(planner.candidate(taken).setting, lever.name);
-  return fmt::format("  {:<12} {:>14}  {:>+9.1f} %   {}\n", lever.name, "-" + format_bytes(lever.saved_bytes),
+  const std::string what =
+      lever.name == "recompute" ? "values recomputed in the backward"
+      : lever.name == "offload"
+          ? fmt::format("{} wait on the host",
+                        format_bytes(taken.host_bytes - planner.candidate(taken).model->streamed_bytes()))
+          : plan::text(planner.candidate(taken).setting, lever.name);
+  return fmt::format("  {:<14} {:>12}  {:>+9.1f} %   {}\n", lever.name, "-" + format_bytes(lever.saved_bytes),
                      percent(lever.cost_seconds, planner.plain().step_seconds), what);
 }
 

@@ -156,12 +156,14 @@ void add_data_flags(CLI::App& verb, TrainingFlags& flags) {
   add_choice(
       verb, "--offload", "SIZE|P%|all", flags.offload, train::parse_offload,
       "How much of what --recompute keeps waits on the host between forward and backward; default none");
+  add_choice(verb, "--states-on-host", "P%|all", flags.states_on_host, train::parse_states_on_host,
+             "How much of the optimizer's states waits on the host between steps; default none");
   add_host_budget(verb, flags);
 }
 
 void add_host_budget(CLI::App& verb, TrainingFlags& flags) {
   add_choice(verb, "--host-budget", "SIZE", flags.host_budget, parse_budget,
-             "The most host memory for values that wait there; default 80 % of what is free");
+             "The most host memory for what waits there; default 80 % of what is free");
 }
 
 void add_training_flags(CLI::App& verb, TrainingFlags& flags) {
@@ -183,6 +185,7 @@ train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_
   config.precision = flags.precision.value_or(default_precision(config.device));
   config.recompute = flags.recompute.value_or(Recompute::None);
   config.offload = flags.offload;
+  config.states_on_host = flags.states_on_host.value_or(0);
   config.host_budget_bytes = flags.host_budget;
   config.model_name = flags.model;
   config.model = models::load_config(flags.model);

@@ -24,6 +24,7 @@ struct TrainingFlags {
   std::optional<train::Precision> precision;
   std::optional<Recompute> recompute;
   std::optional<OffloadLimit> offload;
+  std::optional<std::int64_t> states_on_host;  // per cent
   std::optional<std::uint64_t> host_budget;
   train::OptimizerKind optimizer = train::OptimizerKind::AdamW;
   std::optional<optim::Master> master;

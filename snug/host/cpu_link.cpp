@@ -97,7 +97,6 @@ class CpuLink final : public Link {
  public:
   CpuLink() : Link(c10::kCPU) {}
 
- protected:
   CopyPtr copy_to_host(const void* from, void* to, std::uint64_t bytes, const CopyPtr& before) override {
     return to_host_.push(from, to, bytes, before);
   }

@@ -68,7 +68,6 @@ class CudaLink final : public Link {
   explicit CudaLink(c10::DeviceIndex device)
       : Link({c10::kCUDA, device}), to_host_(device), to_device_(device) {}
 
- protected:
   CopyPtr copy_to_host(const void* from, void* to, std::uint64_t bytes, const CopyPtr& before) override {
     return to_host_.push(from, to, bytes, cudaMemcpyDeviceToHost, before);
   }

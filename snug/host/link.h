@@ -37,11 +37,13 @@ class SNUG_API Link {
   CopyPtr to_host(const void* from, Slot& to, std::uint64_t bytes);
   CopyPtr to_device(void* to, Slot& from, std::uint64_t bytes);
 
- protected:
-  explicit Link(c10::Device device) : device_(device) {}
-  // After `before`, if there is one.
+  // For whoever keeps the order of copies himself: after `before`, if there is one, and after no other of the
+  // same host memory.
   virtual CopyPtr copy_to_host(const void* from, void* to, std::uint64_t bytes, const CopyPtr& before) = 0;
   virtual CopyPtr copy_to_device(void* to, const void* from, std::uint64_t bytes, const CopyPtr& before) = 0;
+
+ protected:
+  explicit Link(c10::Device device) : device_(device) {}
 
  private:
   const c10::Device device_;

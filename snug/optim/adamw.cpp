@@ -26,7 +26,9 @@ void count_step(const std::vector<at::Tensor>& steps, const std::optional<at::Te
 }  // namespace
 
 AdamW::AdamW(std::vector<at::Tensor> parameters, const AdamWOptions& options)
-    : Optimizer(std::move(parameters), options.lr, options.master), options_(options) {
+    : Optimizer(std::move(parameters), options.lr, options.master, {"exp_avg", "exp_avg_sq"},
+                options.placement),
+      options_(options) {
   check_beta(options.beta1, "beta1");
   check_beta(options.beta2, "beta2");
   check_not_negative(options.eps, "eps");
@@ -34,38 +36,32 @@ AdamW::AdamW(std::vector<at::Tensor> parameters, const AdamWOptions& options)
   const at::Tensor& first = this->parameters()[0];
   const auto count = static_cast<std::int64_t>(this->parameters().size());
   steps_ = at::zeros({count}, at::TensorOptions(first.device()).dtype(at::kFloat)).unbind();
-  exp_avgs_ = fp32_zeros();
-  exp_avg_sqs_ = fp32_zeros();
 }
 
 std::vector<StateTensor> AdamW::state() const {
   std::vector<StateTensor> state = Optimizer::state();
-  for (std::size_t i = 0; i < steps_.size(); ++i) {
-    state.push_back({i, "exp_avg", exp_avgs_[i]});
-    state.push_back({i, "exp_avg_sq", exp_avg_sqs_[i]});
-    state.push_back({i, "step", steps_[i]});
-  }
+  for (std::size_t i = 0; i < steps_.size(); ++i) state.push_back({i, "step", steps_[i]});
   return state;
 }
 
-void AdamW::update(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients, double lr,
-                   const ops::UpdateControl& control) {
+void AdamW::begin_update(const std::vector<std::size_t>& which, const ops::UpdateControl& control) {
+  std::vector<at::Tensor> steps;
+  for (const std::size_t i : which) steps.push_back(steps_[i]);
+  count_step(steps, control.skip);
+}
+
+void AdamW::update(const std::vector<Part>& parts, double lr, const ops::UpdateControl& control) {
   for (const bool decaying : {true, false}) {
-    std::vector<std::size_t> some;
-    std::vector<at::Tensor> their_gradients;
-    for (std::size_t place = 0; place < which.size(); ++place) {
-      if (decays(which[place]) != decaying) continue;
-      some.push_back(which[place]);
-      their_gradients.push_back(gradients[place]);
-    }
+    std::vector<Part> some;
+    for (const Part& part : parts)
+      if (decays(part.parameter) == decaying) some.push_back(part);
     if (some.empty()) continue;
-    ops::AdamWTensors tensors{Optimizer::tensors(some, their_gradients)};
-    for (const std::size_t i : some) {
-      tensors.exp_avgs.push_back(exp_avgs_[i]);
-      tensors.exp_avg_sqs.push_back(exp_avg_sqs_[i]);
-      tensors.steps.push_back(steps_[i]);
+    ops::AdamWTensors tensors{tensors_of(some)};
+    for (const Part& part : some) {
+      tensors.exp_avgs.push_back(part.moments[0]);
+      tensors.exp_avg_sqs.push_back(part.moments[1]);
+      tensors.steps.push_back(steps_[part.parameter]);
     }
-    count_step(tensors.steps, control.skip);
     ops::adamw_(tensors,
                 {.lr = lr,
                  .beta1 = options_.beta1,

@@ -17,6 +17,7 @@ struct AdamWOptions {
   bool decay_matrices_only =
       false;  // true: parameters of fewer than two dimensions (norms, biases) do not decay
   Master master = Master::Split;
+  Placement placement;
 };
 
 class SNUG_API AdamW final : public Optimizer {
@@ -24,16 +25,14 @@ class SNUG_API AdamW final : public Optimizer {
   explicit AdamW(std::vector<at::Tensor> parameters, const AdamWOptions& options = {});
 
   const AdamWOptions& options() const { return options_; }
-  std::vector<StateTensor> state() const override;  // and "exp_avg", "exp_avg_sq", "step"
+  std::vector<StateTensor> state() const override;  // "exp_avg", "exp_avg_sq" and "step"
 
  private:
-  void update(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients, double lr,
-              const ops::UpdateControl& control) override;
+  void begin_update(const std::vector<std::size_t>& which, const ops::UpdateControl& control) override;
+  void update(const std::vector<Part>& parts, double lr, const ops::UpdateControl& control) override;
   bool decays(std::size_t i) const;
 
   AdamWOptions options_;
-  std::vector<at::Tensor> exp_avgs_;
-  std::vector<at::Tensor> exp_avg_sqs_;
   std::vector<at::Tensor> steps_;  // how often each parameter was updated, on its device; views of one tensor
 };
 

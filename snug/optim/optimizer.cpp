@@ -3,11 +3,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <cmath>
 #include <unordered_map>
 #include <utility>
 
 #include "snug/base/error.h"
+#include "snug/optim/host_states.h"
 
 namespace snug::optim {
 namespace {
@@ -30,12 +32,7 @@ void check_parameters(const std::vector<at::Tensor>& parameters) {
   }
 }
 
-at::Tensor make_master(const at::Tensor& parameter, Master master) {
-  if (parameter.scalar_type() == at::kFloat) return parameter;
-  if (parameter.scalar_type() == at::kBFloat16 && master == Master::Split)
-    return at::zeros_like(parameter, at::TensorOptions(at::kShort).requires_grad(false));
-  return parameter.to(at::kFloat);
-}
+constexpr std::int64_t kFewElements = 16 * 1024;  // whose copies cost more than their memory is worth
 
 bool is_usable(const at::Tensor& gradient, const at::Tensor& parameter) {
   return gradient.is_contiguous() &&
@@ -44,12 +41,68 @@ bool is_usable(const at::Tensor& gradient, const at::Tensor& parameter) {
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master master)
-    : parameters_(std::move(parameters)), lr_(lr) {
+Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master master,
+                     std::vector<std::string> moments, const Placement& placement)
+    : parameters_(std::move(parameters)), master_(master), moments_(std::move(moments)), lr_(lr) {
   check_parameters(parameters_);
   check_not_negative(lr, "lr");
+  check(placement.on_host >= 0 && placement.on_host <= 1,
+        "the share of states on the host must be between 0 and 1, got ", placement.on_host);
   at::NoGradGuard no_grad;
-  for (const at::Tensor& parameter : parameters_) masters_.push_back(make_master(parameter, master));
+  states_.resize(parameters_.size());
+  is_hosted_ = choose_hosted(placement.on_host);
+  std::vector<HostStates::Group> groups;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (is_hosted_[i] && !host_)
+      host_ = std::make_unique<HostStates>(parameters_[0].device(), placement.store);
+    make_states(i, is_hosted_[i] ? host_.get() : nullptr);
+    if (is_hosted_[i]) groups.push_back(states_[i]);
+  }
+  if (host_) host_->reserve_buffers(groups);
+}
+
+Optimizer::~Optimizer() = default;
+
+bool Optimizer::has_master(std::size_t i) const {
+  return parameters_[i].scalar_type() != at::kFloat;
+}
+
+std::uint64_t Optimizer::bytes_of_states(std::size_t i) const {
+  const at::Tensor& parameter = parameters_[i];
+  const bool is_split = parameter.scalar_type() == at::kBFloat16 && master_ == Master::Split;
+  const std::size_t of_master = !has_master(i) ? 0 : is_split ? sizeof(std::int16_t) : sizeof(float);
+  return static_cast<std::uint64_t>(parameter.numel()) * (moments_.size() * sizeof(float) + of_master);
+}
+
+// The last ones first: their regions run last in a forward.
+std::vector<bool> Optimizer::choose_hosted(double share) const {
+  std::uint64_t all = 0, hosted = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) all += bytes_of_states(i);
+  const auto most = static_cast<std::uint64_t>(std::llround(share * static_cast<double>(all)));
+  std::vector<bool> chosen(parameters_.size());
+  for (std::size_t i = parameters_.size(); i-- > 0;) {
+    const std::uint64_t bytes = bytes_of_states(i);
+    if (bytes == 0 || parameters_[i].numel() < kFewElements || hosted + bytes > most) continue;
+    hosted += bytes;
+    chosen[i] = true;
+  }
+  return chosen;
+}
+
+void Optimizer::make_states(std::size_t i, HostStates* home) {
+  const at::Tensor& parameter = parameters_[i];
+  const auto zeros = [&](at::ScalarType dtype) {
+    return home ? home->zeros(parameter.sizes(), dtype)
+                : at::zeros_like(parameter, at::TensorOptions(dtype).requires_grad(false));
+  };
+  for (std::size_t k = 0; k < moments_.size(); ++k) states_[i].push_back(zeros(at::kFloat));
+  if (!has_master(i)) return;
+  if (parameter.scalar_type() == at::kBFloat16 && master_ == Master::Split) {
+    states_[i].push_back(zeros(at::kShort));
+    return;
+  }
+  const at::Tensor whole = parameter.to(at::kFloat);
+  states_[i].push_back(home ? zeros(at::kFloat).copy_(whole) : whole);
 }
 
 void Optimizer::step(double lr, const ops::UpdateControl& control) {
@@ -66,10 +119,48 @@ void Optimizer::step(double lr, const ops::UpdateControl& control) {
       which.push_back(i);
       usable.push_back(gradient);
     } else {
-      update({i}, {gradient.to(at::kFloat).contiguous()}, lr, control);
+      update_all({i}, {gradient.to(at::kFloat).contiguous()}, lr, control);
     }
   }
-  if (!which.empty()) update(which, usable, lr, control);
+  if (!which.empty()) update_all(which, usable, lr, control);
+}
+
+void Optimizer::begin_update(const std::vector<std::size_t>&, const ops::UpdateControl&) {}
+
+Optimizer::Part Optimizer::part(std::size_t i, const at::Tensor& weight, const at::Tensor& gradient,
+                                const std::vector<at::Tensor>& states) const {
+  const auto end_of_moments = states.begin() + static_cast<std::ptrdiff_t>(moments_.size());
+  return {.parameter = i,
+          .weight = weight,
+          .gradient = gradient,
+          .master = has_master(i) ? states.back() : weight,
+          .moments = {states.begin(), end_of_moments}};
+}
+
+void Optimizer::update_all(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients,
+                           double lr, const ops::UpdateControl& control) {
+  begin_update(which, control);
+  std::vector<Part> here;
+  std::vector<std::size_t> hosted;  // their places
+  std::vector<HostStates::Group> groups;
+  for (std::size_t place = 0; place < which.size(); ++place) {
+    const std::size_t i = which[place];
+    if (is_hosted_[i]) {
+      hosted.push_back(place);
+      groups.push_back(states_[i]);
+    } else {
+      here.push_back(part(i, parameters_[i], gradients[place], states_[i]));
+    }
+  }
+  if (!here.empty()) update(here, lr, control);
+  if (hosted.empty()) return;
+  host_->walk(groups, [&](const HostStates::Slice& slice) {
+    const std::size_t place = hosted[slice.group], i = which[place];
+    const auto stretch = [&](const at::Tensor& whole) {
+      return whole.view(-1).narrow(0, slice.begin, slice.count);
+    };
+    update({part(i, stretch(parameters_[i]), stretch(gradients[place]), slice.tensors)}, lr, control);
+  });
 }
 
 void Optimizer::zero_grad() {
@@ -87,16 +178,22 @@ std::vector<at::Tensor> Optimizer::gradients() const {
 at::Tensor Optimizer::exact(std::size_t i) const {
   check(i < parameters_.size(), "no parameter ", i, " among ", parameters_.size());
   at::NoGradGuard no_grad;
-  if (masters_[i].scalar_type() == at::kFloat) return masters_[i].clone();
+  if (host_) host_->finish();
+  if (!has_master(i)) return parameters_[i].detach().clone();
+  const at::Tensor master = states_[i].back().to(parameters_[i].device());
+  if (master.scalar_type() == at::kFloat) return master.clone();
   const at::Tensor high = parameters_[i].view(at::kShort).to(at::kInt).bitwise_left_shift_(16);
-  return high.add_(masters_[i]).view(at::kFloat);
+  return high.add_(master).view(at::kFloat);
 }
 
 std::vector<StateTensor> Optimizer::state() const {
+  if (host_) host_->finish();
   std::vector<StateTensor> state;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (masters_[i].is_same(parameters_[i])) continue;
-    state.push_back({i, masters_[i].scalar_type() == at::kShort ? "remainder" : "master", masters_[i]});
+    for (std::size_t k = 0; k < moments_.size(); ++k) state.push_back({i, moments_[k], states_[i][k]});
+    if (!has_master(i)) continue;
+    const at::Tensor& master = states_[i].back();
+    state.push_back({i, master.scalar_type() == at::kShort ? "remainder" : "master", master});
   }
   return state;
 }
@@ -107,21 +204,18 @@ std::uint64_t Optimizer::state_bytes() const {
   return bytes;
 }
 
-ops::UpdateTensors Optimizer::tensors(const std::vector<std::size_t>& which,
-                                      const std::vector<at::Tensor>& gradients) const {
-  ops::UpdateTensors tensors{.gradients = gradients};
-  for (const std::size_t i : which) {
-    tensors.weights.push_back(parameters_[i]);
-    tensors.masters.push_back(masters_[i]);
-  }
-  return tensors;
+std::uint64_t Optimizer::host_bytes() const {
+  return host_ ? host_->bytes() : 0;
 }
 
-std::vector<at::Tensor> Optimizer::fp32_zeros() const {
-  std::vector<at::Tensor> zeros;
-  for (const at::Tensor& parameter : parameters_)
-    zeros.push_back(at::zeros_like(parameter, at::TensorOptions(at::kFloat).requires_grad(false)));
-  return zeros;
+ops::UpdateTensors Optimizer::tensors_of(const std::vector<Part>& parts) {
+  ops::UpdateTensors tensors;
+  for (const Part& part : parts) {
+    tensors.weights.push_back(part.weight);
+    tensors.gradients.push_back(part.gradient);
+    tensors.masters.push_back(part.master);
+  }
+  return tensors;
 }
 
 void check_not_negative(double value, const char* name) {

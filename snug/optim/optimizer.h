@@ -10,17 +10,31 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "snug/base/export.h"
 #include "snug/ops/update.h"
 
+namespace snug::host {
+class Store;
+}  // namespace snug::host
+
 namespace snug::optim {
+
+class HostStates;
 
 // Where the fp32 value of a bf16 weight lives: as the 16 bits that the weight lacks, or whole beside it. fp16
 // weights always have it whole. Both are the same number, bit for bit.
 enum class Master { Split, Fp32 };
+
+// Where states wait between steps: on the parameters' device, or some of them in host memory. The numbers are
+// the same.
+struct Placement {
+  double on_host = 0;  // the share of their bytes, by whole parameters, the last ones first; small ones stay
+  std::shared_ptr<host::Store> store;  // of the parameters' device; on Meta there is none
+};
 
 // One tensor of optimizer state, for saving, loading (copy_ into it) and accounting.
 struct StateTensor {
@@ -31,14 +45,15 @@ struct StateTensor {
 
 class SNUG_API Optimizer {
  public:
-  virtual ~Optimizer() = default;
+  virtual ~Optimizer();
   // Neither copied nor moved: its state belongs to one set of parameters.
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
   // One update of every parameter that has a gradient, in fp32, each number read and written once. Takes no
-  // memory, except for a gradient that is not contiguous or of another type: one such copy at a time.
-  // `control` clips and unscales on the way, or calls the step off; see clip.h.
+  // memory, except for a gradient that is not contiguous or of another type: one such copy at a time. States
+  // on the host come and go in slices (see host_states.h). `control` clips and unscales on the way, or calls
+  // the step off; see clip.h.
   void step(double lr, const ops::UpdateControl& control = {});
   void step() { step(lr_); }
   void step_unscaled(const at::Tensor& factor, const at::Tensor& skip) { step(lr_, {factor, skip}); }
@@ -48,27 +63,47 @@ class SNUG_API Optimizer {
   std::vector<at::Tensor> gradients() const;  // those that are defined
   at::Tensor exact(std::size_t i) const;      // parameter i in fp32, with all bits that the optimizer knows
 
-  virtual std::vector<StateTensor> state() const;  // "master" or "remainder" of 16-bit parameters
+  // "master" or "remainder" of 16-bit parameters, and the optimizer's own. Those on the host may be read and
+  // written until the next step; on Meta they have no memory.
+  virtual std::vector<StateTensor> state() const;
   std::uint64_t state_bytes() const;
+  std::uint64_t host_bytes() const;  // of these, on the host: each step brings them to the device and back
 
  protected:
   // All state is allocated by the constructors, none in step(); masters take the parameters' values as they
-  // are then. Throws Error unless every parameter is fp32, bf16 or fp16, contiguous, on one device, and given
-  // once.
-  Optimizer(std::vector<at::Tensor> parameters, double lr, Master master);
+  // are then. `moments`: names of the fp32 states that each parameter has beside its master. Throws Error
+  // unless every parameter is fp32, bf16 or fp16, contiguous, on one device, and given once.
+  Optimizer(std::vector<at::Tensor> parameters, double lr, Master master, std::vector<std::string> moments,
+            const Placement& placement);
 
-  // Updates parameter i for each i of `which`; the gradient at the same place is contiguous, fp32 or of the
-  // parameter's type.
-  virtual void update(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients,
-                      double lr, const ops::UpdateControl& control) = 0;
+  // A parameter or a stretch of one: contiguous, on the device; the gradient is fp32 or of the weight's type.
+  struct Part {
+    std::size_t parameter;
+    at::Tensor weight, gradient, master;
+    std::vector<at::Tensor> moments;
+  };
+  // Before these parameters are updated, part by part.
+  virtual void begin_update(const std::vector<std::size_t>& which, const ops::UpdateControl& control);
+  virtual void update(const std::vector<Part>& parts, double lr, const ops::UpdateControl& control) = 0;
 
-  ops::UpdateTensors tensors(const std::vector<std::size_t>& which,
-                             const std::vector<at::Tensor>& gradients) const;
-  std::vector<at::Tensor> fp32_zeros() const;  // one state per parameter
+  static ops::UpdateTensors tensors_of(const std::vector<Part>& parts);
 
  private:
+  std::vector<bool> choose_hosted(double share) const;
+  std::uint64_t bytes_of_states(std::size_t i) const;
+  void make_states(std::size_t i, HostStates* home);
+  bool has_master(std::size_t i) const;  // beside the parameter itself
+  Part part(std::size_t i, const at::Tensor& weight, const at::Tensor& gradient,
+            const std::vector<at::Tensor>& states) const;
+  void update_all(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients, double lr,
+                  const ops::UpdateControl& control);
+
   std::vector<at::Tensor> parameters_;
-  std::vector<at::Tensor> masters_;  // fp32, or int16 remainders, or the parameter itself
+  const Master master_;
+  const std::vector<std::string> moments_;
+  std::vector<std::vector<at::Tensor>> states_;  // by parameter: its moments, then its master if it has one
+  std::vector<bool> is_hosted_;                  // by parameter: states_ are host_'s
+  std::unique_ptr<HostStates> host_;             // null: nothing is
   double lr_;
 };
 

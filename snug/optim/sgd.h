@@ -13,21 +13,20 @@ struct SgdOptions {
   double momentum = 0;
   double weight_decay = 0;
   Master master = Master::Split;
+  Placement placement;
 };
 
+// Its state is "momentum_buffer" if there is momentum.
 class SNUG_API Sgd final : public Optimizer {
  public:
   explicit Sgd(std::vector<at::Tensor> parameters, const SgdOptions& options = {});
 
   const SgdOptions& options() const { return options_; }
-  std::vector<StateTensor> state() const override;  // and "momentum_buffer" if there is momentum
 
  private:
-  void update(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients, double lr,
-              const ops::UpdateControl& control) override;
+  void update(const std::vector<Part>& parts, double lr, const ops::UpdateControl& control) override;
 
   SgdOptions options_;
-  std::vector<at::Tensor> momenta_;  // empty without momentum
 };
 
 }  // namespace snug::optim

@@ -41,7 +41,7 @@ struct RegionPlan {
 struct Amount {
   std::uint64_t peak_bytes = 0;
   double step_seconds = 0;
-  std::uint64_t host_bytes = 0;     // of what is offloaded
+  std::uint64_t host_bytes = 0;     // of what is offloaded, and of what waits there between steps
   std::uint64_t outside_bytes = 0;  // of the peak: context, libraries, page tables; no allocator of torch's
   std::uint64_t tensor_bytes = 0;   // of the peak: what a tracker sees; 0: not known
 

@@ -1,6 +1,7 @@
 #include "snug/plan/planner.h"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -34,6 +35,23 @@ std::vector<Offer> worth_having(std::vector<Offer> all, const Overhead& overhead
     if (offers.empty() || offer.seconds < offers.back().seconds) offers.push_back(std::move(offer));
   return offers;
 }
+
+// What is best in a problem is so in another that has the same choices and at every moment so many bytes
+// less, of states that wait elsewhere: one search serves both.
+class Frontiers {
+ public:
+  const std::vector<std::vector<std::uint32_t>>& of(const Problem& problem) {
+    for (const auto& [other, chosen] : found_)
+      if (is_shifted(*other, problem)) return chosen;
+    auto& [key, chosen] = found_.emplace_back();
+    key = &problem;
+    for (Point& point : search(problem)) chosen.push_back(std::move(point.chosen));
+    return chosen;
+  }
+
+ private:
+  std::deque<std::pair<const Problem*, std::vector<std::vector<std::uint32_t>>>> found_;
+};
 
 std::uint64_t below(std::uint64_t a, std::uint64_t b) {
   return a > b ? a - b : 0;
@@ -75,6 +93,7 @@ Planner::Planner(std::vector<Candidate> candidates, const Overhead& overhead,
     : candidates_(std::move(candidates)), kinds_(kinds) {
   check(!candidates_.empty(), "nothing to plan: no setting of the step was given");
   std::vector<Offer> all;
+  Frontiers frontiers;
   for (std::size_t i = 0; i < candidates_.size(); ++i) {
     auto& [setting, model] = candidates_[i];
     for (const LeverKind& kind : kinds_) setting.levers.try_emplace(kind.name, kind.plain);
@@ -86,7 +105,7 @@ Planner::Planner(std::vector<Candidate> candidates, const Overhead& overhead,
                      .host_bytes = model.host_bytes(chosen),
                      .chosen = std::move(chosen)});
     };
-    for (Point& point : search(model->problem())) offer(std::move(point.chosen));
+    for (const std::vector<std::uint32_t>& chosen : frontiers.of(model->problem())) offer(chosen);
     for (const bool on_host : {false, true}) offer(model->lean(on_host));
   }
   offers_ = worth_having(std::move(all), overhead);
@@ -127,7 +146,8 @@ std::uint64_t Overhead::left_of(std::uint64_t budget) const {
 Amount Planner::all_kept(std::size_t candidate) const {
   const StepModel& model = *candidates_[candidate].model;
   const Overhead& overhead = candidate == 0 && plain_overhead_ ? *plain_overhead_ : overhead_;
-  return {overhead.on_top_of(model.peak_bytes(model.all_kept())), model.seconds(model.all_kept())};
+  return {overhead.on_top_of(model.peak_bytes(model.all_kept()), model.streamed_bytes()),
+          model.seconds(model.all_kept())};
 }
 
 double Planner::bound_seconds(std::uint64_t budget_bytes) const {
@@ -196,7 +216,8 @@ std::vector<Lever> Planner::levers(const Offer& taken) const {
       pull(kind.name, all_kept(static_cast<std::size_t>(there - candidates_.begin())));
   }
   const std::vector<std::uint32_t> on_device = model->without_offload(taken.chosen);
-  pull("recompute", {overhead_.on_top_of(model->peak_bytes(on_device)), model->seconds(on_device)});
+  pull("recompute", {overhead_.on_top_of(model->peak_bytes(on_device), model->streamed_bytes()),
+                     model->seconds(on_device)});
   pull("offload", {taken.peak_bytes, taken.seconds});
   return levers;
 }

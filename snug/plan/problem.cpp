@@ -1,9 +1,26 @@
 #include "snug/plan/problem.h"
 
+#include <algorithm>
+
 #include "snug/base/error.h"
 #include "snug/plan/chain_step.h"
 
 namespace snug::plan {
+
+bool is_shifted(const Problem& a, const Problem& b) {
+  const std::uint64_t shift = b.floor_bytes - a.floor_bytes;  // modulo 2^64, as all that follow
+  const auto choices_are = [&](const Choice& one, const Choice& other) {
+    return one.kept_bytes == other.kept_bytes && one.offloaded_bytes == other.offloaded_bytes &&
+           one.forward_bytes + shift == other.forward_bytes &&
+           one.backward_bytes + shift == other.backward_bytes &&
+           one.forward_seconds == other.forward_seconds && one.backward_seconds == other.backward_seconds;
+  };
+  return a.passes == b.passes && a.to_host_rate == b.to_host_rate && a.to_device_rate == b.to_device_rate &&
+         a.copy_slowdown == b.copy_slowdown &&
+         std::ranges::equal(a.regions, b.regions, [&](const auto& one, const auto& other) {
+           return std::ranges::equal(*one, *other, choices_are);
+         });
+}
 
 Outcome evaluate(const Problem& problem, std::span<const std::uint32_t> chosen) {
   check(chosen.size() == problem.regions.size(), "a problem of ", problem.regions.size(),

@@ -23,9 +23,13 @@ inline constexpr LeverKind kMicroBatch{"micro_batch", 1, "micro-batch {value} x 
 // Pieces in which the head makes its logits; 0: by their size.
 inline constexpr LeverKind kHeadChunks{"head_chunks", 0, "logits in {value} pieces"};
 
+// Of an optimizer's states, per cent: they wait there between steps.
+inline constexpr LeverKind kStatesOnHost{"states_on_host", 0,
+                                         "{value} % of the optimizer's states on the host"};
+
 // In the order in which they are pulled. A new one is one more line here; whoever makes settings with it
 // carries it out.
-inline constexpr LeverKind kLevers[] = {kMicroBatch, kHeadChunks};
+inline constexpr LeverKind kLevers[] = {kMicroBatch, kHeadChunks, kStatesOnHost};
 
 struct SNUG_API Setting {
   std::map<std::string, std::int64_t> levers;

@@ -144,12 +144,17 @@ Links links_of(const Hardware& hardware) {
   const double one_way = hardware.both_ways_rate > 0 ? hardware.to_host_rate / hardware.both_ways_rate : 1;
   return {.to_host_rate = hardware.to_host_rate,
           .to_device_rate = hardware.to_device_rate,
+          .both_ways_rate = hardware.both_ways_rate,
           .copy_slowdown = one_way * hardware.copy_slowdown,
           .host_bytes = static_cast<std::uint64_t>(kShareOfHost * static_cast<double>(hardware.host_bytes))};
 }
 
-StepModel::StepModel(Sketch sketch, double passes, const Cost& cost, const Links& links)
-    : links_(links), sketch_(std::make_unique<const Sketch>(std::move(sketch))), timeline_(*sketch_) {
+StepModel::StepModel(Sketch sketch, double passes, const Cost& cost, const Links& links,
+                     std::uint64_t streamed_bytes)
+    : links_(links),
+      streamed_bytes_(streamed_bytes),
+      sketch_(std::make_unique<const Sketch>(std::move(sketch))),
+      timeline_(*sketch_) {
   for (const trace::Work& work : sketch_->operators)
     operator_seconds_.push_back(work.name.empty() ? 0 : cost(work));
   find_regions();
@@ -240,7 +245,7 @@ void StepModel::find_choices() {
 void StepModel::add_offloading_choices(std::size_t region, std::vector<std::vector<Fate>>& choices) {
   const std::size_t call = regions_[region].calls[0];
   const trace::RegionTape& tape = sketch_->calls[call].tape;
-  const std::uint64_t most = links_.host_bytes / regions_.size();
+  const std::uint64_t most = (links_.host_bytes - streamed_bytes_) / regions_.size();
   const double next_seconds = seconds_between(sketch_->calls[regions_[region + 1].calls.back()].forward);
   const auto hidden = static_cast<std::uint64_t>(next_seconds * links_.to_host_rate);
   const std::size_t plain = choices.size();
@@ -389,10 +394,18 @@ void StepModel::share_seconds(double passes) {
   }
   const double optimizer = seconds_between({last, static_cast<std::uint32_t>(operator_seconds_.size())});
   problem_.passes = passes;
-  problem_.fixed_seconds = optimizer + passes * std::max(outside, 0.0);
+  problem_.fixed_seconds = std::max(optimizer, streaming_seconds()) + passes * std::max(outside, 0.0);
   problem_.to_host_rate = links_.to_host_rate;
   problem_.to_device_rate = links_.to_device_rate;
   problem_.copy_slowdown = links_.copy_slowdown;
+}
+
+// Both directions are at work, and the kernels beside them.
+double StepModel::streaming_seconds() const {
+  if (streamed_bytes_ == 0) return 0;
+  const auto bytes = static_cast<double>(streamed_bytes_);
+  const double one_way = bytes / std::min(links_.to_host_rate, links_.to_device_rate);
+  return links_.both_ways_rate > 0 ? std::max(one_way, 2 * bytes / links_.both_ways_rate) : 2 * one_way;
 }
 
 double StepModel::seconds_between(Sketch::Call::Operators operators) const {
@@ -412,7 +425,7 @@ std::uint64_t StepModel::peak_bytes(std::span<const std::uint32_t> chosen) const
 }
 
 std::uint64_t StepModel::host_bytes(std::span<const std::uint32_t> chosen) const {
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = streamed_bytes_;
   for (std::size_t i = 0; i < regions_.size(); ++i)
     bytes += profiles_[regions_[i].calls[0]][chosen[i]].offloaded_bytes;
   return bytes;

@@ -22,6 +22,7 @@ using Cost = std::function<double(const trace::Work&)>;  // seconds
 // To the host and back. Without rates nothing is offloaded.
 struct Links {
   double to_host_rate = 0, to_device_rate = 0;
+  double both_ways_rate = 0;  // of both together, both at work; 0: one at a time
   double copy_slowdown = 0;
   std::uint64_t host_bytes = 0;  // that may be used
 };
@@ -34,7 +35,10 @@ class SNUG_API StepModel {
   // one name are of one region. A pass may lack some, and calls may differ: what is chosen for a region is
   // chosen by its first call, and carried out on the others as session/planned_fates does. Peaks are exact
   // all the same.
-  StepModel(Sketch sketch, double passes, const Cost& cost, const Links& links = {});
+  // `streamed_bytes` wait on the host between steps; each step brings them to the device and back after its
+  // last backward.
+  StepModel(Sketch sketch, double passes, const Cost& cost, const Links& links = {},
+            std::uint64_t streamed_bytes = 0);
 
   struct Region {
     std::string name;
@@ -48,6 +52,7 @@ class SNUG_API StepModel {
   const Timeline& timeline() const { return timeline_; }
   const std::vector<Region>& regions() const { return regions_; }
   std::int64_t sketched_passes() const { return static_cast<std::int64_t>(passes_.size()); }
+  std::uint64_t streamed_bytes() const { return streamed_bytes_; }
   const Problem& problem() const { return problem_; }
   std::vector<std::uint32_t> all_kept() const { return std::vector<std::uint32_t>(regions_.size()); }
 
@@ -56,7 +61,7 @@ class SNUG_API StepModel {
 
   // Moment by moment: what a step under these choices needs, to the byte.
   std::uint64_t peak_bytes(std::span<const std::uint32_t> chosen) const;
-  std::uint64_t host_bytes(std::span<const std::uint32_t> chosen) const;
+  std::uint64_t host_bytes(std::span<const std::uint32_t> chosen) const;              // with what is streamed
   std::vector<std::vector<Fate>> fates(std::span<const std::uint32_t> chosen) const;  // by call
   std::vector<std::uint32_t> without_offload(std::span<const std::uint32_t> chosen) const;
   // Where that is: "the backward of layers.3".
@@ -71,6 +76,7 @@ class SNUG_API StepModel {
   std::vector<trace::ValueIndex> movable_values(std::size_t call, const std::vector<Fate>& fates) const;
   void build_problem();
   void share_seconds(double passes);
+  double streaming_seconds() const;
   double seconds_between(Sketch::Call::Operators operators) const;
   std::vector<const Profile*> profiles(std::span<const std::uint32_t> chosen) const;
   std::vector<Fate> fates_of(std::size_t region, std::size_t call, const std::vector<Fate>& fates) const;
@@ -80,6 +86,7 @@ class SNUG_API StepModel {
   std::vector<double> seconds_of(const Sketch::Call& call) const;
 
   const Links links_;
+  const std::uint64_t streamed_bytes_;
   std::unique_ptr<const Sketch> sketch_;
   Timeline timeline_;
   std::vector<double> operator_seconds_;

@@ -38,12 +38,27 @@ void check_same(const Json& planned, const Json& here, const std::string& within
 
 }  // namespace
 
-trace::Sketch sketch_step(const Step& step, const plan::Setting& setting) {
+namespace {
+
+trace::Sketch sketch_step(const Step& step, const plan::Setting& setting, std::uint64_t* streamed_bytes) {
   check(static_cast<bool>(step.on_meta), "a step is planned by running it on Meta: Step::on_meta is empty");
   const hooks::MetaTargetScope target(step.device.type());
   return capture::sketch_step(
-      [&](memory::Tracker& tracker) { return step.on_meta(Account(tracker), setting); },
+      [&](memory::Tracker& tracker) {
+        return step.on_meta(Account(tracker, nullptr, streamed_bytes), setting);
+      },
       /*workspaces=*/step.device.is_cpu(), /*rest=*/true);
+}
+
+// A setting that streams needs a link, and that much of the host.
+bool can_stream(std::uint64_t bytes, const plan::Links& links) {
+  return bytes == 0 || (links.to_host_rate > 0 && links.to_device_rate > 0 && bytes <= links.host_bytes);
+}
+
+}  // namespace
+
+trace::Sketch sketch_step(const Step& step, const plan::Setting& setting) {
+  return sketch_step(step, setting, nullptr);
 }
 
 std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions& options) {
@@ -51,13 +66,18 @@ std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions&
   const plan::MeasuredCosts costs = options.costs ? *options.costs : plan::MeasuredCosts(hardware);
   plan::Links links = plan::links_of(hardware);
   links.host_bytes = options.host_budget_bytes.value_or(links.host_bytes);
+  std::vector<plan::Setting> settings = step.settings;
+  if (settings.empty()) settings.push_back({.accumulation = 0});
   std::vector<plan::Candidate> candidates;
-  for (const plan::Setting& setting : step.settings) candidates.push_back({setting});
-  if (candidates.empty()) candidates.push_back({{.accumulation = 0}});
-  for (auto& [setting, model] : candidates) {
-    model = std::make_shared<const plan::StepModel>(
-        sketch_step(step, setting), static_cast<double>(setting.accumulation), std::cref(costs), links);
+  for (plan::Setting& setting : settings) {
+    std::uint64_t streamed_bytes = 0;
+    trace::Sketch sketch = sketch_step(step, setting, &streamed_bytes);
+    if (!can_stream(streamed_bytes, links)) continue;
+    auto model =
+        std::make_shared<const plan::StepModel>(std::move(sketch), static_cast<double>(setting.accumulation),
+                                                std::cref(costs), links, streamed_bytes);
     if (setting.accumulation == 0) setting.accumulation = model->sketched_passes();
+    candidates.push_back({std::move(setting), std::move(model)});
   }
   plan::Overhead overhead = plan::overhead_of(hardware);
   if (step.scratch_share > 0) overhead.share = step.scratch_share;

@@ -166,7 +166,7 @@ class Session::Impl {
       throw memory::OutOfBudget(*refusal, options_.budget_bytes, memory::what_others_hold(options_.device));
   }
 
-  Account account() { return Account(tracker_); }
+  Account account() { return Account(tracker_, host_); }
   const plan::Plan* plan() const { return known_ ? &known_->plan : nullptr; }
   std::uint64_t last_peak_bytes() const { return last_peak_; }
   Measured measured() const {

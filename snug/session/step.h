@@ -18,7 +18,9 @@
 #include <c10/core/Device.h>
 
 #include <functional>
+#include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "snug/base/export.h"
@@ -27,12 +29,19 @@
 #include "snug/plan/setting.h"
 #include "snug/trace/category.h"
 
+namespace snug::host {
+class Store;
+}  // namespace snug::host
+
 namespace snug {
 
 // Where a step says what its memory is for: a session's, or that of a step on Meta.
 class Account {
  public:
-  explicit Account(memory::Tracker& tracker) : tracker_(&tracker) {}
+  // `streamed_bytes`: what the step says it streams is added there.
+  explicit Account(memory::Tracker& tracker, std::shared_ptr<host::Store> host = nullptr,
+                   std::uint64_t* streamed_bytes = nullptr)
+      : tracker_(&tracker), host_(std::move(host)), streamed_bytes_(streamed_bytes) {}
 
   // See memory::Tracker.
   [[nodiscard]] memory::Tracker::Claim claim(trace::Category category) const {
@@ -41,8 +50,17 @@ class Account {
   void adopt(at::TensorList tensors, trace::Category category) const { tracker_->adopt(tensors, category); }
   void mark(std::string_view phase) const { tracker_->mark(phase); }
 
+  // Where states may wait between steps. None on Meta, and where nobody foresaw any.
+  const std::shared_ptr<host::Store>& host() const { return host_; }
+  // So many bytes do; every step brings them to the device and back.
+  void streams(std::uint64_t bytes) const {
+    if (streamed_bytes_) *streamed_bytes_ += bytes;
+  }
+
  private:
   memory::Tracker* tracker_;
+  std::shared_ptr<host::Store> host_;
+  std::uint64_t* streamed_bytes_;
 };
 
 struct Step {

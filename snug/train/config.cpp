@@ -65,6 +65,16 @@ OffloadLimit parse_offload(std::string_view text) {
   return {.share = percent / 100};
 }
 
+std::int64_t parse_states_on_host(std::string_view text) {
+  if (text == "all") return 100;
+  std::int64_t percent = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), percent);
+  check(error == std::errc() && std::string_view(end, text.data() + text.size()) == "%" && percent >= 1 &&
+            percent <= 100,
+        "`states_on_host` must be a whole share from 1% to 100%, or all, got \"", text, "\"");
+  return percent;
+}
+
 std::string to_string(const OffloadLimit& offload) {
   if (offload.share < 1) return concat(offload.share * 100, "%");
   return offload.bytes == OffloadLimit{}.bytes ? "all" : format_bytes(offload.bytes);
@@ -160,6 +170,7 @@ Json to_json(const TrainConfig& config) {
                {"micro_batch", config.micro_batch},
                {"accumulation", config.accumulation()},
                {"head_chunks", config.head_chunks},
+               {"states_on_host", config.states_on_host},
                {"seq_len", config.seq_len},
                {"seed", config.seed},
                {"device", config.device.str()},

@@ -35,6 +35,8 @@ SNUG_API std::string_view name(Recompute recompute);
 SNUG_API OffloadLimit parse_offload(std::string_view text);  // "2GiB", "30%", "all"
 SNUG_API std::string to_string(const OffloadLimit& offload);
 
+SNUG_API std::int64_t parse_states_on_host(std::string_view text);  // per cent: "50%", "all"
+
 enum class OptimizerKind { AdamW, Sgd };
 SNUG_API OptimizerKind parse_optimizer(std::string_view text);
 SNUG_API std::string_view name(OptimizerKind kind);
@@ -62,9 +64,10 @@ struct TrainConfig {
   std::string data = "synthetic";
   std::optional<std::uint64_t> shuffle_seed;
   std::int64_t steps = 10;
-  std::int64_t batch_size = 8;   // sequences per optimizer step
-  std::int64_t micro_batch = 8;  // sequences per forward; divides batch_size
-  std::int64_t head_chunks = 0;  // pieces in which the head makes its logits; 0: by their size
+  std::int64_t batch_size = 8;      // sequences per optimizer step
+  std::int64_t micro_batch = 8;     // sequences per forward; divides batch_size
+  std::int64_t head_chunks = 0;     // pieces in which the head makes its logits; 0: by their size
+  std::int64_t states_on_host = 0;  // per cent of the optimizer's states that wait there between steps
   std::int64_t seq_len = 256;
   std::uint64_t seed = 0;
   c10::Device device = c10::kCPU;

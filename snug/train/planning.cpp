@@ -44,9 +44,19 @@ double scratch_share(const TrainConfig& config) {
   return is_unsteady ? 0.015 : 0;
 }
 
-plan::Setting setting_of(std::int64_t batch, std::int64_t micro_batch, std::int64_t head_chunks) {
-  return {.levers = {{plan::kMicroBatch.name, micro_batch}, {plan::kHeadChunks.name, head_chunks}},
-          .accumulation = batch / micro_batch};
+plan::Setting setting_of(const TrainConfig& config) {
+  return {.levers = {{plan::kMicroBatch.name, config.micro_batch},
+                     {plan::kHeadChunks.name, config.head_chunks},
+                     {plan::kStatesOnHost.name, config.states_on_host}},
+          .accumulation = config.accumulation()};
+}
+
+// Per cent.
+std::vector<std::int64_t> shares_on_host(const TrainConfig& config) {
+  const bool has_states = config.optimizer.kind == OptimizerKind::AdamW || config.optimizer.momentum > 0 ||
+                          config.precision != Precision::Fp32;
+  if (!has_states) return {0};
+  return {0, 25, 50, 75, 100};
 }
 
 }  // namespace
@@ -54,6 +64,7 @@ plan::Setting setting_of(std::int64_t batch, std::int64_t micro_batch, std::int6
 TrainConfig at_setting(TrainConfig config, const plan::Setting& setting) {
   config.micro_batch = setting[plan::kMicroBatch];
   config.head_chunks = setting[plan::kHeadChunks];
+  config.states_on_host = setting[plan::kStatesOnHost];
   return config;
 }
 
@@ -71,7 +82,13 @@ Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro
             .scratch_share = scratch_share(config)};
   for (const std::int64_t micro : micro_batches.empty() ? divisors(config.batch_size) : micro_batches)
     for (const std::int64_t chunks : head_chunks(config, micro))
-      step.settings.push_back(setting_of(config.batch_size, micro, chunks));
+      for (const std::int64_t share : shares_on_host(config)) {
+        TrainConfig shape = config;
+        shape.micro_batch = micro;
+        shape.head_chunks = chunks;
+        shape.states_on_host = share;
+        step.settings.push_back(setting_of(shape));
+      }
   step.on_meta = [config](const Account& account, const plan::Setting& setting) -> std::function<void()> {
     const TrainConfig shape = at_setting(config, setting);
     const auto setup = std::make_shared<TrainingSetup>(shape, c10::kMeta, account);
@@ -96,9 +113,7 @@ void check_plan(const plan::Plan& plan, const TrainConfig& config) {
 }
 
 Prediction predict(const TrainConfig& config, const PredictOptions& options) {
-  return snug::predict(make_step(config),
-                       setting_of(config.batch_size, config.micro_batch, config.head_chunks),
-                       treatment(config), options);
+  return snug::predict(make_step(config), setting_of(config), treatment(config), options);
 }
 
 Verified verify(const TrainConfig& config) {
@@ -107,7 +122,9 @@ Verified verify(const TrainConfig& config) {
   const Deterministic deterministic(config.device);
   Session session({}, {.device = config.device, .by_hand = ByHand{}});
   at::manual_seed(config.seed);
-  TrainingSetup setup(config, config.device, session.account());
+  TrainConfig shape = config;
+  shape.states_on_host = 0;  // nothing is updated
+  TrainingSetup setup(shape, config.device, session.account());
   const io::Batch host = data.batch(0, config.batch_size);
   const io::Batch batch{host.tokens.to(config.device), host.targets.to(config.device)};
   const double scale =

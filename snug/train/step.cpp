@@ -26,13 +26,15 @@ constexpr std::int64_t kIgnoredTarget = -100;
 }  // namespace
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters,
-                                                 const OptimizerConfig& config) {
+                                                 const OptimizerConfig& config,
+                                                 const optim::Placement& placement) {
   if (config.kind == OptimizerKind::Sgd)
     return std::make_unique<optim::Sgd>(
         parameters, optim::SgdOptions{.lr = config.lr,
                                       .momentum = config.momentum,
                                       .weight_decay = config.weight_decay,
-                                      .master = config.master.value_or(optim::Master::Split)});
+                                      .master = config.master.value_or(optim::Master::Split),
+                                      .placement = placement});
   return std::make_unique<optim::AdamW>(
       parameters, optim::AdamWOptions{.lr = config.lr,
                                       .beta1 = config.beta1,
@@ -40,7 +42,8 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& 
                                       .eps = config.eps,
                                       .weight_decay = config.weight_decay,
                                       .decay_matrices_only = config.decay_matrices_only,
-                                      .master = config.master.value_or(optim::Master::Split)});
+                                      .master = config.master.value_or(optim::Master::Split),
+                                      .placement = placement});
 }
 
 io::TokenDataset open_data(const TrainConfig& config) {
@@ -74,7 +77,10 @@ TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, cons
   }
   account.adopt(model->parameters(), Category::Parameter);
   auto claim = account.claim(Category::Optimizer);
-  optimizer = make_optimizer(model->parameters(), config.optimizer);
+  optimizer =
+      make_optimizer(model->parameters(), config.optimizer,
+                     {.on_host = static_cast<double>(config.states_on_host) / 100, .store = account.host()});
+  account.streams(optimizer->host_bytes());
 }
 
 at::Tensor accumulate_gradients(models::LanguageModel& model, const io::Batch& batch,

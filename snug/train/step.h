@@ -18,7 +18,8 @@
 namespace snug::train {
 
 SNUG_API std::unique_ptr<optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters,
-                                                          const OptimizerConfig& config);
+                                                          const OptimizerConfig& config,
+                                                          const optim::Placement& placement = {});
 
 // The tokens of a run; one outside the model's vocabulary is an Error.
 SNUG_API io::TokenDataset open_data(const TrainConfig& config);

@@ -19,7 +19,7 @@ using testing::give_gradients;
 using testing::message_of;
 using testing::random_parameters;
 
-constexpr AdamWOptions kOptions{.lr = 1e-2, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1};
+const AdamWOptions kOptions{.lr = 1e-2, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1};
 
 torch::optim::AdamWOptions torch_options() {
   return torch::optim::AdamWOptions(1e-2).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.1);
@@ -92,7 +92,7 @@ TEST(AdamW, KeepsTheExactValueOf16BitParameters) {
         ASSERT_TRUE(at::allclose(value, reference[i], 1e-6, 1e-7)) << "step " << step << " parameter " << i;
         // A split one rounds halves away from zero, torch to even.
         ASSERT_LE(parameters[i].ne(value.to(dtype)).sum().item<std::int64_t>(),
-                  optimizer.state()[0].name == "remainder" ? 2 : 0);
+                  dtype == at::kBFloat16 && master == Master::Split ? 2 : 0);
       }
     }
   }
@@ -104,8 +104,8 @@ TEST(AdamW, BothMastersAreTheSameNumber) {
   AdamW of_split(split, options);
   options.master = Master::Fp32;
   AdamW of_whole(whole, options);
-  EXPECT_EQ(of_split.state()[0].name, "remainder");
-  EXPECT_EQ(of_whole.state()[0].name, "master");
+  EXPECT_TRUE(state_of(of_split, 0, "remainder").defined());
+  EXPECT_TRUE(state_of(of_whole, 0, "master").defined());
   for (int step = 0; step < 20; ++step) {
     give_gradients(whole, step);
     give_gradients(split, step);

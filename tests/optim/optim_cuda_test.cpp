@@ -8,6 +8,7 @@
 #include "snug/optim/adamw.h"
 #include "snug/optim/clip.h"
 #include "snug/optim/sgd.h"
+#include "tests/optim/placements.h"
 #include "tests/optim/trajectory.h"
 
 namespace snug::optim {
@@ -64,6 +65,11 @@ TEST_F(OptimCuda, SgdFollowsTheCpu) {
   for (at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     expect_same_on_gpu<Sgd>(dtype, SgdOptions{.lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1});
   }
+}
+
+TEST_F(OptimCuda, StatesOnTheHostHaveTheSameBits) {
+  for (const testing::PlacedCase& some : testing::placed_cases())
+    testing::expect_same_bits_on_the_host(at::Device(at::kCUDA, 0), some);
 }
 
 TEST_F(OptimCuda, HalfKeepsWhatItsWeightCannot) {

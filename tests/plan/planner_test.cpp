@@ -112,7 +112,9 @@ TEST(Planner, ALeverIsPlannedPulledInItsTurnAndWrittenDownByItsNameAlone) {
   const Json json = to_json(plan);
   EXPECT_EQ(json["third"], 3);
   EXPECT_EQ(plan_from_json(json, "a plan", kInvented), plan);
-  EXPECT_NE(testing::message_of<Error>([&] { plan_from_json(json, "a plan"); }).find("third"),
+  Json usual = json;  // as if of the levers that there are
+  for (const LeverKind& kind : kLevers) usual.emplace(kind.name, kind.plain);
+  EXPECT_NE(testing::message_of<Error>([&] { plan_from_json(usual, "a plan"); }).find("third"),
             std::string::npos);
 }
 
@@ -123,7 +125,8 @@ TEST(Planner, WhatASettingSavesThatIsNoCandidateIsCountedWithTheNextLever) {
 
 TEST(Planner, ALeverThatItDoesNotKnowIsAnError) {
   EXPECT_EQ(testing::message_of<Error>([] { Planner({invented(4, 0, 0)}); }),
-            R"(a lever that there is not: {"head_chunks":0,"micro_batch":4,"third":0,"accumulation":1})");
+            R"(a lever that there is not: {"head_chunks":0,"micro_batch":4,"states_on_host":0,"third":0,)"
+            R"("accumulation":1})");
 }
 
 TEST(Setting, SaysInWordsWhatIsNotAsUsual) {

@@ -1,0 +1,140 @@
+#include "snug/optim/host_states.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "snug/base/bytes.h"
+#include "snug/base/error.h"
+
+namespace snug::optim {
+
+namespace {
+
+// Copies of a few MiB have the link's whole rate; what is under way is three times this.
+constexpr std::int64_t kMostBufferBytes = 32_MiB;
+constexpr std::int64_t kAlignment = 512;  // of each tensor in a buffer, and in the arena
+
+std::int64_t aligned(std::int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::int64_t buffer_bytes(const HostStates::Group& group, std::int64_t count) {
+  std::int64_t bytes = 0;
+  for (const at::Tensor& tensor : group) bytes += aligned(count * tensor.element_size());
+  return bytes;
+}
+
+// Elements of a group that a buffer takes.
+std::int64_t slice_elements(const HostStates::Group& group) {
+  std::int64_t bytes = 0;
+  for (const at::Tensor& tensor : group) bytes += tensor.element_size();
+  const std::int64_t most = kMostBufferBytes / bytes / kAlignment * kAlignment;
+  return std::min(most, group.front().numel());
+}
+
+std::byte* host_data(const at::Tensor& tensor, std::int64_t begin) {
+  return static_cast<std::byte*>(tensor.mutable_data_ptr()) + begin * tensor.element_size();
+}
+
+}  // namespace
+
+HostStates::HostStates(c10::Device device, std::shared_ptr<host::Store> store)
+    : device_(device), store_(std::move(store)) {
+  check(store_ || device_.is_meta(), "states on the host need a store of host memory: none was given");
+}
+
+HostStates::~HostStates() {
+  finish();  // the memory goes with the last tensor
+}
+
+at::Tensor HostStates::zeros(at::IntArrayRef sizes, at::ScalarType dtype) {
+  const auto options = at::TensorOptions(dtype);
+  const auto bytes = static_cast<std::uint64_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
+  bytes_ += static_cast<std::uint64_t>(aligned(static_cast<std::int64_t>(bytes)));
+  if (device_.is_meta()) {
+    at::Tensor nowhere = at::empty({0}, options.device(c10::kMeta));
+    nowhere.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+    return nowhere;
+  }
+  const auto slot = std::make_shared<host::Slot>(store_->arena().take(bytes));
+  slot->finish();
+  std::memset(slot->data(), 0, bytes);
+  return at::from_blob(
+      slot->data(), sizes, [slot](void*) {}, options);
+}
+
+void HostStates::reserve_buffers(const std::vector<Group>& groups) {
+  std::int64_t bytes = 0;
+  for (const Group& group : groups) bytes = std::max(bytes, buffer_bytes(group, slice_elements(group)));
+  for (Buffer& buffer : buffers_)
+    buffer.memory = at::empty({bytes}, at::TensorOptions(at::kByte).device(device_));
+}
+
+HostStates::Group HostStates::carve(const Buffer& buffer, const Group& group, std::int64_t count) const {
+  Group tensors;
+  std::int64_t offset = 0;
+  for (const at::Tensor& tensor : group) {
+    const std::int64_t bytes = count * tensor.element_size();
+    tensors.push_back(buffer.memory.narrow(0, offset, bytes).view(tensor.scalar_type()));
+    offset += aligned(bytes);
+  }
+  return tensors;
+}
+
+void HostStates::fetch(Buffer& buffer, const Group& group, const Slice& slice) {
+  if (!store_) return;
+  for (const host::CopyPtr& copy : std::exchange(buffer.sent, {})) copy->wait();
+  for (std::size_t i = 0; i < group.size(); ++i)
+    buffer.fetched.push_back(store_->link().copy_to_device(slice.tensors[i].mutable_data_ptr(),
+                                                           host_data(group[i], slice.begin),
+                                                           slice.tensors[i].nbytes(), nullptr));
+}
+
+void HostStates::send(Buffer& buffer, const Group& group, const Slice& slice) {
+  if (!store_) return;
+  for (std::size_t i = 0; i < group.size(); ++i)
+    buffer.sent.push_back(store_->link().copy_to_host(slice.tensors[i].const_data_ptr(),
+                                                      host_data(group[i], slice.begin),
+                                                      slice.tensors[i].nbytes(), nullptr));
+}
+
+void HostStates::walk(const std::vector<Group>& groups, const std::function<void(const Slice&)>& use) {
+  constexpr std::size_t kAhead = 2;
+  std::vector<Slice> slices;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const std::int64_t all = groups[i].front().numel(), most = slice_elements(groups[i]);
+    for (std::int64_t begin = 0; begin < all; begin += most)
+      slices.push_back({i, begin, std::min(most, all - begin), {}});
+  }
+  // What the last walk sent from other buffers may be fetched first by this one.
+  for (Buffer& buffer : buffers_)
+    for (const host::CopyPtr& copy : buffer.sent) copy->wait();
+  for (std::size_t next = 0; next < slices.size() + kAhead; ++next) {
+    if (next < slices.size()) {
+      Buffer& buffer = buffers_[next % buffers_.size()];
+      Slice& slice = slices[next];
+      slice.tensors = carve(buffer, groups[slice.group], slice.count);
+      fetch(buffer, groups[slice.group], slice);
+    }
+    if (next < kAhead) continue;
+    Slice& slice = slices[next - kAhead];
+    Buffer& buffer = buffers_[(next - kAhead) % buffers_.size()];
+    for (const host::CopyPtr& copy : std::exchange(buffer.fetched, {})) copy->wait();
+    use(slice);
+    send(buffer, groups[slice.group], slice);
+    slice.tensors.clear();
+  }
+}
+
+void HostStates::finish() const {
+  for (const Buffer& buffer : buffers_) {
+    for (const host::CopyPtr& copy : buffer.fetched) copy->finish();
+    for (const host::CopyPtr& copy : buffer.sent) copy->finish();
+  }
+}
+
+}  // namespace snug::optim
