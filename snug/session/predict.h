@@ -15,6 +15,7 @@ namespace snug {
 struct Prediction : capture::Captured {
   c10::DeviceType device = c10::kCPU;
   std::uint64_t host_bytes = 0;        // of what is offloaded, and of what waits there between steps
+  std::uint64_t streamed_bytes = 0;    // of these, what waits between steps
   std::uint64_t reserved_bytes = 0;    // by torch's allocator, with segments that grow; on the CPU the peak
   std::uint64_t needed_cap_bytes = 0;  // with a lower cap torch's allocator would empty its cache
   std::uint64_t outside_bytes = 0;     // on CUDA: context and libraries, as planned with or usual

@@ -189,7 +189,9 @@ SessionOptions session_options(const TrainConfig& config, const TrainOptions& op
 
 std::unique_ptr<Session> open_session(const TrainConfig& config, const TrainOptions& options,
                                       const Prediction& predicted) {
-  check(predicted.host_bytes > 0 || !config.offload, "`offload` ",
+  check(predicted.streamed_bytes > 0 || config.states_on_host == 0 || config.plan, "`states_on_host` ",
+        config.states_on_host, "% moves nothing: the optimizer has no states, or all are small");
+  check(predicted.host_bytes > predicted.streamed_bytes || !config.offload, "`offload` ",
         config.offload ? to_string(*config.offload) : "",
         " moves nothing: it is less than the smallest value, or `recompute` leaves nothing");
   return std::make_unique<Session>(at::TensorList(), session_options(config, options, predicted));

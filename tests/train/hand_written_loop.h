@@ -38,7 +38,9 @@ inline Ran by_hand(const TrainConfig& config, const plan::Plan& plan, const plan
                                {.tensors = at::TensorOptions(config.device).dtype(dtype(config.precision))});
   }
   account.adopt(model->parameters(), trace::Category::Parameter);
-  optim::AdamW optimizer(model->parameters(), {.lr = config.optimizer.lr});
+  const auto on_host = static_cast<double>(plan.setting[plan::kStatesOnHost]) / 100;
+  optim::AdamW optimizer(model->parameters(),
+                         {.lr = config.optimizer.lr, .placement = {on_host, account.host()}});
   const io::TokenDataset data = open_data(config);
   Ran ran;
   for (std::int64_t step = 0; step < config.steps; ++step) {

@@ -14,7 +14,7 @@ struct Gradients {
   std::vector<at::Tensor> tensors;
 };
 
-class Split : public testing::TestWithParam<std::int64_t> {};
+class Split : public ::testing::TestWithParam<std::int64_t> {};
 
 // Documents of unequal length: each row's targets end somewhere else, one row has none at all.
 io::Batch unequal_documents(std::int64_t rows, std::int64_t tokens, std::int64_t vocabulary) {
@@ -49,7 +49,7 @@ TEST_P(Split, OfOneGlobalBatchGivesTheSameLossAndGradients) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(MicroBatches, Split, testing::Values(1, 2, 3, 4, 6));
+INSTANTIATE_TEST_SUITE_P(MicroBatches, Split, ::testing::Values(1, 2, 3, 4, 6));
 
 // A loss scale of 1 is one: what overflows is not used.
 TEST(RunStep, SkipsWhatIsNotFiniteAtEveryScale) {
