@@ -82,6 +82,11 @@ bool moves_nothing(const c10::FunctionSchema& schema) {
   });
 }
 
+// Of a sparse one nobody knows how much it is.
+double bytes_of(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided ? static_cast<double>(tensor.nbytes()) : 0;
+}
+
 // What is written and not returned, which would count it.
 double silently_written_bytes(const c10::FunctionSchema& schema, Entries arguments) {
   double bytes = 0;
@@ -89,8 +94,7 @@ double silently_written_bytes(const c10::FunctionSchema& schema, Entries argumen
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
     if (!alias || !alias->isWrite()) continue;
-    each_tensor(arguments.slice(i, 1),
-                [&](const at::Tensor& tensor) { bytes += static_cast<double>(tensor.nbytes()); });
+    each_tensor(arguments.slice(i, 1), [&](const at::Tensor& tensor) { bytes += bytes_of(tensor); });
   }
   return bytes;
 }
@@ -109,7 +113,7 @@ OperatorWork::OperatorWork(const c10::OperatorHandle& op, const torch::jit::Stac
   const Entries arguments = Entries(stack).slice(below_);
   work_.bytes = silently_written_bytes(op.schema(), arguments);
   each_tensor(arguments, [&](const at::Tensor& tensor) {
-    work_.bytes += static_cast<double>(tensor.nbytes());
+    work_.bytes += bytes_of(tensor);
     work_.low_precision |= is_half(tensor);
   });
   const std::string_view name = work_.name;
@@ -134,7 +138,7 @@ OperatorWork::OperatorWork(const c10::OperatorHandle& op, const torch::jit::Stac
 trace::Work OperatorWork::finish(const torch::jit::Stack& stack) {
   if (moves_nothing_) return std::move(work_);
   each_tensor(Entries(stack).slice(below_), [&](const at::Tensor& tensor) {
-    work_.bytes += static_cast<double>(tensor.nbytes());
+    work_.bytes += bytes_of(tensor);
     work_.flops += flops_per_result_ * static_cast<double>(tensor.numel());
   });
   return std::move(work_);

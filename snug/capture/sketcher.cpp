@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "snug/base/error.h"
+#include "snug/trace/closure.h"
 #include "snug/capture/operator_work.h"
 #include "snug/capture/sketched_moments.h"
 
@@ -18,15 +19,21 @@ namespace {
 thread_local bool is_unpacking = false;
 thread_local std::uint32_t last_operator = 0;  // in Sketch::operators
 
-// What came into a region and was gone when the next one's forward ended has waited on the host: nobody but
-// the tape had it any more. Whatever its fate, it is there until then, so nothing is lost if it counts as
-// gone with its own region's forward; and then the planner knows that it may go.
+// What came into a region and is kept for its backward, and was gone when the next one's forward ended, has
+// waited on the host: nobody but the tape had it any more. Whatever its fate, it is there until then, so
+// nothing is lost if it counts as gone with its own region's forward; and then the planner knows that it may
+// go.
 void let_go_of_inputs(Sketch& sketch) {
   for (std::size_t i = 0; i + 1 < sketch.calls.size(); ++i) {
     const Sketch::Call &call = sketch.calls[i], &next = sketch.calls[i + 1];
+    std::vector<trace::Fate> lean;
+    for (const trace::TapeValue& value : call.tape.values)
+      lean.push_back(value.operation == trace::TapeValue::kOutside ? trace::Fate::Keep
+                                                                   : trace::Fate::Recompute);
+    const std::vector<bool> is_kept = trace::kept_values(call.tape, trace::ClosureBytes(call.tape, lean));
     for (std::size_t value = 0; value < call.blocks.size(); ++value) {
       if (call.tape.values[value].operation != trace::TapeValue::kOutside ||
-          call.blocks[value] == Sketch::kNoBlock)
+          call.blocks[value] == Sketch::kNoBlock || !is_kept[value])
         continue;
       Sketch::Block& block = sketch.blocks[call.blocks[value]];
       if (call.forward_end < block.death && block.death <= next.forward_end) block.death = call.forward_end;
@@ -42,7 +49,8 @@ Sketcher::~Sketcher() {
   if (moments_) tracker_.send_to(nullptr);
 }
 
-void Sketcher::begin(tape::Recording& recording, tape::Fates fates) {
+void Sketcher::begin(tape::Recording& recording, tape::Fates fates, bool offloads) {
+  offloads_ = offloads;
   recording.take_tapes();
   places_.clear();
   moments_ = std::make_unique<SketchedMoments>();
@@ -67,7 +75,7 @@ Sketch Sketcher::finish(tape::Recording& recording) {
           "a sketch needs whole steps: the graph of a region is still there after the step");
     moments->sketch.calls.push_back(make_call(*moments, number, std::move(tape->second)));
   }
-  if (!stand_ins_) let_go_of_inputs(moments->sketch);
+  if (offloads_) let_go_of_inputs(moments->sketch);
   return std::move(moments->sketch);
 }
 

@@ -38,7 +38,8 @@ class SNUG_API Sketcher final : public hooks::OperatorListener, public tape::Ske
 
   // Between steps. The recording is younger than the listener's guard. `fates`: on a real device, which keep
   // nothing; what comes into a region may wait on the host.
-  void begin(tape::Recording& recording, tape::Fates fates = tape::Fates::recompute());
+  // `offloads`: these fates send what comes into a region to the host.
+  void begin(tape::Recording& recording, tape::Fates fates = tape::Fates::recompute(), bool offloads = false);
   // Throws Error if the graph of a region is still there. The recording has all fates Recompute afterwards.
   trace::Sketch finish(tape::Recording& recording);
   // Of what the finished step left: the tracker's block, and the sketch's.
@@ -67,6 +68,7 @@ class SNUG_API Sketcher final : public hooks::OperatorListener, public tape::Ske
 
   memory::Tracker& tracker_;
   const bool stand_ins_;
+  bool offloads_ = false;
   std::unique_ptr<SketchedMoments> moments_;  // while it sketches
   std::mutex mutex_;  // of moments_->sketch.operators and places_: a backward may run on several threads
   std::map<std::uint64_t, Places> places_;  // by tape

@@ -19,7 +19,8 @@ struct LeverKind {
   const char* text;    // for people, of a {value} other than 0 in a step of so many {passes}
 };
 
-inline constexpr LeverKind kMicroBatch{"micro_batch", 1, "micro-batch {value} x {passes}"};
+// Rows of a pass; 0: as the loop has them.
+inline constexpr LeverKind kMicroBatch{"micro_batch", 0, "micro-batch {value} x {passes}"};
 // Pieces in which the head makes its logits; 0: by their size.
 inline constexpr LeverKind kHeadChunks{"head_chunks", 0, "logits in {value} pieces"};
 

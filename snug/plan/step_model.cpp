@@ -245,7 +245,8 @@ void StepModel::find_choices() {
 void StepModel::add_offloading_choices(std::size_t region, std::vector<std::vector<Fate>>& choices) {
   const std::size_t call = regions_[region].calls[0];
   const trace::RegionTape& tape = sketch_->calls[call].tape;
-  const std::uint64_t most = (links_.host_bytes - streamed_bytes_) / regions_.size();
+  const std::uint64_t most =
+      (links_.host_bytes - std::min(links_.host_bytes, streamed_bytes_)) / regions_.size();
   const double next_seconds = seconds_between(sketch_->calls[regions_[region + 1].calls.back()].forward);
   const auto hidden = static_cast<std::uint64_t>(next_seconds * links_.to_host_rate);
   const std::size_t plain = choices.size();
@@ -383,6 +384,30 @@ std::vector<std::uint32_t> StepModel::lean(bool on_host) const {
   return chosen;
 }
 
+StepModel::PassMemory StepModel::lean_pass(bool on_host) const {
+  const std::vector<std::uint64_t> live = timeline_.live(profiles(lean(on_host)));
+  PassMemory memory;
+  for (const std::vector<std::size_t>& pass : passes_) {
+    const Moment begin = sketch_->calls[pass.front()].forward_begin;
+    Moment end = begin;
+    for (const std::size_t call : pass)
+      end = std::max({end, sketch_->calls[call].forward_end, sketch_->calls[call].backward_end});
+    std::vector<std::int64_t> held(live.size() + 1);  // changes
+    for (const Sketch::Block& block : sketch_->blocks) {
+      if (block.birth >= begin && block.death <= end) continue;
+      held[std::min<std::size_t>(block.birth, live.size())] += static_cast<std::int64_t>(block.bytes);
+      held[std::min<std::size_t>(block.death, live.size())] -= static_cast<std::int64_t>(block.bytes);
+    }
+    std::partial_sum(held.begin(), held.end(), held.begin());
+    for (Moment moment = begin; moment < std::min<std::size_t>(end, live.size()); ++moment) {
+      const auto there = static_cast<std::uint64_t>(std::max<std::int64_t>(held[moment], 0));
+      memory.held_bytes = std::max(memory.held_bytes, there);
+      memory.own_bytes = std::max(memory.own_bytes, live[moment] - std::min(live[moment], there));
+    }
+  }
+  return memory;
+}
+
 // Passes repeat, what comes after the last backward does not. The last pass stands for all: between earlier
 // ones an optimizer may have run.
 void StepModel::share_seconds(double passes) {
@@ -404,7 +429,9 @@ void StepModel::share_seconds(double passes) {
 double StepModel::streaming_seconds() const {
   if (streamed_bytes_ == 0) return 0;
   const auto bytes = static_cast<double>(streamed_bytes_);
-  const double one_way = bytes / std::min(links_.to_host_rate, links_.to_device_rate);
+  const double rate = std::min(links_.to_host_rate, links_.to_device_rate);
+  if (rate <= 0) return 0;  // nobody measured it
+  const double one_way = bytes / rate;
   return links_.both_ways_rate > 0 ? std::max(one_way, 2 * bytes / links_.both_ways_rate) : 2 * one_way;
 }
 

@@ -56,6 +56,13 @@ class SNUG_API StepModel {
   const Problem& problem() const { return problem_; }
   std::vector<std::uint32_t> all_kept() const { return std::vector<std::uint32_t>(regions_.size()); }
 
+  // Within passes that keep nothing, with what comes into regions here or on the host: the most of what
+  // outlives a pass (weights, gradients), and of what does not.
+  struct PassMemory {
+    std::uint64_t held_bytes = 0, own_bytes = 0;
+  };
+  PassMemory lean_pass(bool on_host) const;
+
   // Nothing is kept that can be recomputed; what comes into regions is on the device, or on the host.
   std::vector<std::uint32_t> lean(bool on_host) const;
 

@@ -25,20 +25,26 @@ std::uint64_t bytes(const plan::Plan& plan) {
 
 }  // namespace
 
-const KnownPlan& KnownPlans::add(plan::Plan plan, std::int64_t size) {
+const KnownPlan& KnownPlans::add(plan::Plan plan, const StepSize& size) {
   std::erase_if(plans_, [&](const KnownPlan& known) {
-    return known.size == size && is_alike(known.plan, plan) && bytes(known.plan) <= bytes(plan);
+    return known.size.pass == size.pass && is_alike(known.plan, plan) && bytes(known.plan) <= bytes(plan);
   });
   return plans_.emplace_back(std::move(plan), size);
 }
 
-const KnownPlan* KnownPlans::covering(std::int64_t size, bool is_one_pass, const KnownPlan& like) const {
+const KnownPlan* KnownPlans::covering(const StepSize& size, bool is_one_pass, const KnownPlan& like,
+                                      std::uint64_t budget_bytes) const {
   const KnownPlan* best = nullptr;
-  for (const KnownPlan& known : plans_)
-    if (known.size >= size && static_cast<double>(known.size) <= kBucket * static_cast<double>(size) &&
-        (is_one_pass || known.plan.setting.accumulation != 1) && is_alike(known.plan, like.plan) &&
-        (!best || known.size < best->size))
+  for (const KnownPlan& known : plans_) {
+    const std::int64_t pass = known.size.pass;
+    const bool is_large_enough =
+        pass >= size.pass && static_cast<double>(pass) <= kBucket * static_cast<double>(size.pass);
+    if (is_large_enough && (is_one_pass || known.plan.setting.accumulation != 1) &&
+        is_alike(known.plan, like.plan) &&
+        known.plan.predicted.peak_bytes + known.more_bytes(size) <= budget_bytes &&
+        (!best || pass < best->size.pass))
       best = &known;
+  }
   return best;
 }
 

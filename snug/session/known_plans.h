@@ -1,6 +1,7 @@
 // The plans that a session has, each for steps of one structure and up to one size. Internal to session.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <span>
@@ -11,18 +12,31 @@
 
 namespace snug::session {
 
+// What passes() knows of a step; 0: it was not asked.
+struct StepSize {
+  std::int64_t pass = 0;          // elements of a pass
+  std::uint64_t batch_bytes = 0;  // of the batch, which is there as a whole
+};
+
 struct KnownPlan {
   plan::Plan plan;
-  std::int64_t size = 0;  // of the steps it is for, as passes() counts it; 0: not known
+  StepSize size;  // of the steps it is for
+
+  // That a step of this size holds beyond what the plan says, its passes being no larger.
+  std::uint64_t more_bytes(const StepSize& step) const {
+    return step.batch_bytes - std::min(step.batch_bytes, size.batch_bytes);
+  }
 };
 
 class KnownPlans {
  public:
   // One for the same structures and no larger a step goes.
-  const KnownPlan& add(plan::Plan plan, std::int64_t size);
-  // For steps with passes of this size, and not for much larger ones, with the structures of this one; null
-  // if there is none. One for a single pass does not count on gradients that the pass before left.
-  const KnownPlan* covering(std::int64_t size, bool is_one_pass, const KnownPlan& like) const;
+  const KnownPlan& add(plan::Plan plan, const StepSize& size);
+  // For steps with passes of this size, and not for much larger ones, with the structures of this one, within
+  // the budget; null if there is none. One for a single pass does not count on gradients that the pass before
+  // left.
+  const KnownPlan* covering(const StepSize& size, bool is_one_pass, const KnownPlan& like,
+                            std::uint64_t budget_bytes) const;
   // That makes most of those with the structures of this one.
   const KnownPlan& largest_like(const KnownPlan& known) const;
   // For the step with these tapes; null if there is none.

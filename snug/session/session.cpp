@@ -23,6 +23,7 @@
 #include "snug/plan/planner.h"
 #include "snug/plan/step_allocations.h"
 #include "snug/session/known_plans.h"
+#include "snug/session/pass_size.h"
 #include "snug/session/planned_fates.h"
 #include "snug/session/torch_settings.h"
 #include "snug/session/trace_recorder.h"
@@ -60,6 +61,10 @@ SessionOptions completed(SessionOptions options) {
   options.device = hooks::with_index(options.device);
   if (plan) check_is_for(*plan, options.device);
   check(!plan || !options.by_hand, "a session follows a plan or what is chosen by hand, not both");
+  const bool has_other_budget = plan && options.budget_bytes && *options.budget_bytes != plan->budget_bytes;
+  check(!has_other_budget || plan->predicted.peak_bytes <= *options.budget_bytes, "the plan needs ",
+        plan ? format_bytes(plan->predicted.peak_bytes) : "", ", `budget` is ",
+        format_bytes(options.budget_bytes.value_or(0)), ": plan for that budget, or give a larger one");
   if (plan && plan->budget_bytes > 0 && !options.budget_bytes) options.budget_bytes = plan->budget_bytes;
   if (!options.say) options.say = say_on_stderr;
   const bool may_plan = plan || (options.budget_bytes && !options.by_hand);
@@ -77,7 +82,9 @@ std::shared_ptr<host::Store> make_store(const SessionOptions& options) {
                                                 : 0;
   // A plan that was given knows nothing of what the queues of a link take.
   const bool may_offload = !options.plan && options.hardware && options.hardware->to_host_rate > 0;
-  if (bytes == 0 && !may_offload) return nullptr;
+  if (bytes == 0 && (!may_offload || options.host_budget_bytes == 0)) return nullptr;
+  if (options.host_budget_bytes == 0)
+    throw RunError(concat("this step keeps ", format_bytes(bytes), " on the host, `host_budget` is 0"));
   try {
     return std::make_shared<host::Store>(
         options.device,
@@ -107,7 +114,7 @@ class Session::Impl {
     budget_.require(options_.predicted ? options_.predicted->budget_use()
                     : options_.plan    ? options_.plan->predicted.peak_bytes
                                        : 0);
-    if (options_.plan) known_ = &plans_.add(*std::exchange(options_.plan, std::nullopt), 0);
+    if (options_.plan) known_ = &plans_.add(*std::exchange(options_.plan, std::nullopt), {});
     last_memory_ = memory::process_memory(options_.device, tracker_.live_bytes());
     recording_ = make_recording(parameters);
     tracker_.adopt(parameters, trace::Category::Parameter);
@@ -131,7 +138,7 @@ class Session::Impl {
     }
     if (explored_) explored_->step_size = rows * row_size;
     rows_ = each;
-    expect_size(each * row_size, passes.size() == 1);
+    expect_size({each * row_size, batch.nbytes()}, passes.size() == 1);
     return passes;
   }
 
@@ -166,7 +173,7 @@ class Session::Impl {
       throw memory::OutOfBudget(*refusal, options_.budget_bytes, memory::what_others_hold(options_.device));
   }
 
-  Account account() { return Account(tracker_, host_); }
+  Account account() { return Account(tracker_, host_, &streamed_bytes_); }
   const plan::Plan* plan() const { return known_ ? &known_->plan : nullptr; }
   std::uint64_t last_peak_bytes() const { return last_peak_; }
   Measured measured() const {
@@ -259,15 +266,15 @@ class Session::Impl {
   // lengths are split otherwise.
   std::int64_t rows_per_pass(std::int64_t rows, std::int64_t row_size) const {
     if (explored_) return std::clamp<std::int64_t>(explored_->pass_size / row_size, 1, rows);
-    if (!known_ || !known_->plan.setting.levers.contains(plan::kMicroBatch.name)) return rows;
-    return std::min(known_->plan.setting[plan::kMicroBatch], rows);
+    const std::int64_t planned = known_ ? known_->plan.setting[plan::kMicroBatch] : 0;
+    return planned > 0 ? std::min(planned, rows) : rows;
   }
 
   // Before a step: what passes() says of it.
-  void expect_size(std::int64_t size, bool is_one_pass) {
+  void expect_size(const session::StepSize& size, bool is_one_pass) {
     size_ = size;
-    if (stage_ != Stage::Planned || known_->size == 0) return;
-    const KnownPlan* covering = plans_.covering(size, is_one_pass, *known_);
+    if (stage_ != Stage::Planned || known_->size.pass == 0) return;
+    const KnownPlan* covering = plans_.covering(size_, is_one_pass, *known_, budget_bytes());
     if (!covering) return sketch_the_next();
     if (covering != known_) use(*covering);
   }
@@ -278,7 +285,7 @@ class Session::Impl {
     const std::string difference = noticed ? noticed->second : session::difference(known_->plan, tapes);
     is_as_planned_ = difference.empty();
     if (is_as_planned_ && with_memory) return look_at_memory();
-    if (is_as_planned_ || (is_too_large && known_->size > 0)) return;  // the next step says its own size
+    if (is_as_planned_ || (is_too_large && known_->size.pass > 0)) return;  // the next step says its own size
     if (const KnownPlan* other = plans_.for_step(tapes); other && other != known_) return use(*other);
     if (const std::uint64_t bytes = session::made_bytes(tapes); bytes > session::made_bytes(wanted_)) {
       wanted_ = tapes;
@@ -289,7 +296,8 @@ class Session::Impl {
 
   // By what tensors hold: what torch's allocator holds may be left from an earlier, larger step.
   void look_at_memory() {
-    const std::uint64_t predicted = known_->plan.predicted.tensor_bytes + unplanned_bytes_;
+    const std::uint64_t predicted =
+        known_->plan.predicted.tensor_bytes + unplanned_bytes_ + known_->more_bytes(size_);
     const bool is_as_predicted =
         known_->plan.predicted.tensor_bytes == 0 ||
         static_cast<double>(last_peak_) <= (1 + options_.margin) * static_cast<double>(predicted);
@@ -307,7 +315,7 @@ class Session::Impl {
   // empty its cache gets room; what steps of other sizes left in it is no reason.
   void look_at_allocator() {
     const std::int64_t before = std::exchange(retries_, last_memory_.retries);
-    const bool is_of_that_size = known_->size == 0 || known_->size == size_;
+    const bool is_of_that_size = known_->size.pass == 0 || known_->size.pass == size_.pass;
     if (!planner_ || known_ != planned_ || last_memory_.retries == before || !is_of_that_size) return;
     const std::uint64_t more = budget_bytes() / 64;
     if (gap_bytes_ + more > budget_bytes() / 4) return;
@@ -328,7 +336,7 @@ class Session::Impl {
 
   void sketch_the_next() {
     trace_.finish();  // a sketch takes its place
-    sketcher_.begin(*recording_, lean_fates());
+    sketcher_.begin(*recording_, lean_fates(), lean_offloads_);
     stage_ = Stage::Sketched;
   }
 
@@ -340,11 +348,11 @@ class Session::Impl {
     plan::Candidate candidate = candidate_of(std::move(sketch));
     if (!is_exploring) candidates_.clear();
     if (candidates_.empty()) {
-      left_.clear();
+      sketched_.clear();
       planner_.reset();
     }
     candidates_.push_back(std::move(candidate));
-    left_[candidates_.back().model.get()] = sketcher_.left();
+    sketched_[candidates_.back().model.get()] = {size_, sketcher_.left()};
     if (is_exploring && explore_further()) return sketch_the_next();
     std::ranges::stable_sort(candidates_, std::greater(), [](const plan::Candidate& candidate) {
       return candidate.setting[plan::kMicroBatch];
@@ -367,7 +375,7 @@ class Session::Impl {
     plan::Links links = plan::links_of(*options_.hardware);
     links.host_bytes = options_.host_budget_bytes.value_or(links.host_bytes);
     const auto model = std::make_shared<const plan::StepModel>(
-        std::move(sketch), /*passes=*/0, plan::MeasuredCosts(*options_.hardware), links);
+        std::move(sketch), /*passes=*/0, plan::MeasuredCosts(*options_.hardware), links, streamed_bytes_);
     plan::Setting setting = known_ ? known_->plan.setting : plan::Setting{};
     if (rows_ > 0) setting.levers[plan::kMicroBatch.name] = rows_;
     setting.accumulation = model->sketched_passes();
@@ -376,24 +384,23 @@ class Session::Impl {
 
   // Note [How large a pass may be]
   // Nobody knows before the first step how much of a batch fits. So passes are of one row at first, and each
-  // step that is sketched tells how much memory a larger pass would take if it kept nothing: what it took
-  // beyond what is always there, or beyond the sketch before. The next sketch is of the largest pass that
-  // should fit; the planner then has the choice of all that were sketched.
+  // step that is sketched tells what a pass that keeps nothing has for itself, beside weights and gradients.
+  // The next sketch is of the largest pass that should fit (see session/pass_size.h); the planner then has
+  // the choice of all that were sketched.
   bool explore_further() {
-    constexpr std::size_t kMostSizes = 4;
-    constexpr double kWorthIt = 1.3, kSafe = 0.93;
-    const Explored::Point here{size_, last_peak_};
-    const Explored::Point before = std::exchange(explored_->last, here);
-    const double grown = static_cast<double>(here.size - before.size);
-    if (candidates_.size() >= kMostSizes || here.size >= explored_->step_size || grown <= 0) return false;
-    const std::uint64_t always = before.size > 0 ? before.peak_bytes : tracker_.live_bytes();
-    const double slope = (static_cast<double>(here.peak_bytes) - static_cast<double>(always)) / grown;
-    const double room =
-        kSafe * static_cast<double>(room_for_tensors()) - static_cast<double>(here.peak_bytes);
-    const double most = static_cast<double>(explored_->step_size);
-    const double next = std::min(most, static_cast<double>(here.size) + room / std::max(slope, 1e-9));
-    if (next < kWorthIt * static_cast<double>(here.size)) return false;
-    explored_->pass_size = static_cast<std::int64_t>(next);
+    constexpr std::size_t kMostSizes = 5;
+    constexpr double kSafe = 0.93;
+    const auto [held, own] = candidates_.back().model->lean_pass(lean_offloads_);
+    const std::int64_t size = size_.pass;
+    const bool is_larger = explored_->points.empty() || size > explored_->points.back().size;
+    explored_->points.push_back({size, own});
+    if (candidates_.size() >= kMostSizes || size >= explored_->step_size || !is_larger) return false;
+    const double room = kSafe * static_cast<double>(room_for_tensors()) - static_cast<double>(held);
+    const double times = session::times_as_large(explored_->points, room);
+    const auto rows = std::min(static_cast<std::int64_t>(times * static_cast<double>(rows_) + 1e-6),
+                               explored_->step_size / (size / rows_));
+    if (rows <= rows_) return false;
+    explored_->pass_size = rows * (size / rows_);
     return true;
   }
 
@@ -404,7 +411,7 @@ class Session::Impl {
     budget_.drop_cache();
     const trace::AllocatorLayout layout = tracker_.layout();
     const auto held = [&](const plan::StepModel& model) {
-      return plan::as_left_by(model.sketch(), left_.at(&model), layout);
+      return plan::as_left_by(model.sketch(), sketched_.at(&model).left, layout);
     };
     return plan::decide_within(*planner_, budget_bytes(), {machine::memory_bytes(options_.device), held});
   }
@@ -415,16 +422,15 @@ class Session::Impl {
     planner_->set_overhead(overhead);
     const plan::Decision decision = fastest_that_fits();
     if (!decision.fits) return stay_lean(decision);
-    const std::int64_t rows = planner_->candidate(decision.taken).setting[plan::kMicroBatch];
-    const std::int64_t size = rows_ > 0 ? size_ / rows_ * rows : 0;
+    const session::StepSize size = sketched_.at(planner_->candidate(decision.taken).model.get()).size;
     const KnownPlan& made = plans_.add(
         planner_->write_down(decision, known_ ? known_->plan.step : identity_of({.device = options_.device})),
         size);
     planned_ = &made;
     ++plans_made_;
-    if (explored_ && (!known_ || planner_->candidates().size() > 1)) explored_->pass_size = size;
+    if (explored_ && (!known_ || planner_->candidates().size() > 1)) explored_->pass_size = size.pass;
     if (session::difference(made.plan, wanted_).empty()) sketches_ = 0;
-    use(size > 0 ? made : plans_.largest_like(made));
+    use(size.pass > 0 ? made : plans_.largest_like(made));
     options_.say(concat("planned from a step of this run: ", format_bytes(made.plan.predicted.peak_bytes)));
   }
 
@@ -469,6 +475,7 @@ class Session::Impl {
   memory::Tracker tracker_;  // refuses a second session before that one
   memory::Budget budget_;    // touches the first one's cap
   std::shared_ptr<host::Store> host_;
+  std::uint64_t streamed_bytes_ = 0;  // as its step says
   capture::Sketcher sketcher_{tracker_};
   hooks::OperatorListenerGuard sketcher_guard_{sketcher_};
   Stage stage_;
@@ -479,23 +486,23 @@ class Session::Impl {
   std::optional<plan::Planner> planner_;
   const KnownPlan* planned_ = nullptr;                     // the last that it made
   std::uint64_t outside_bytes_ = 0, unplanned_bytes_ = 0;  // that steps hold beside its sketch
-  // By model: what its sketched step left.
-  std::unordered_map<const plan::StepModel*, std::unordered_map<trace::BlockId, std::uint32_t>> left_;
+  // The step that a model was made from.
+  struct SketchedStep {
+    session::StepSize size;
+    std::unordered_map<trace::BlockId, std::uint32_t> left;
+  };
+  std::unordered_map<const plan::StepModel*, SketchedStep> sketched_;
   std::uint64_t gap_bytes_ = 0;  // for torch's allocator, beyond what its model says
   std::int64_t retries_ = 0;
   // What of this step was not as planned, first.
   std::optional<std::pair<session::Difference, std::string>> difference_;
-  // Of the step at hand, if passes() was asked: what a pass has, and how many rows that is.
-  std::int64_t size_ = 0, rows_ = 0;
+  session::StepSize size_;  // of the step at hand
+  std::int64_t rows_ = 0;   // of its passes
   // If passes() was asked from the first step on and no plan was given: see Note [How large a pass may be].
   struct Explored {
-    struct Point {
-      std::int64_t size = 0;
-      std::uint64_t peak_bytes = 0;  // if nothing is kept
-    };
     std::int64_t step_size = 0;  // of the whole batch
     std::int64_t pass_size = 0;
-    Point last;
+    std::vector<session::PassPoint> points;
   };
   std::optional<Explored> explored_;
   std::vector<plan::Candidate> candidates_;  // sketched so far

@@ -4,10 +4,12 @@
 #include <c10/core/Device.h>
 
 #include <list>
+#include <memory>
 
 namespace snug::session {
 
-// Torch counts threads per thread. Sessions of one end in any order: the last that is left counts.
+// Torch counts threads per thread. Sessions of one end in any order: the last that is left counts. One that
+// ends on another thread changes nothing there.
 class ThreadCount {
  public:
   explicit ThreadCount(int planned);  // 0: as it is
@@ -16,6 +18,10 @@ class ThreadCount {
   ThreadCount& operator=(const ThreadCount&) = delete;
 
  private:
+  struct Wishes;
+  static const std::shared_ptr<Wishes>& of_this_thread();
+
+  const std::shared_ptr<Wishes> wishes_;
   std::list<int>::iterator place_;
 };
 

@@ -107,8 +107,9 @@ void check_plan(const plan::Plan& plan, const TrainConfig& config) {
   const Step step = make_step(config);
   check_identity(plan, step);
   const std::int64_t micro = plan.setting[plan::kMicroBatch], passes = plan.setting.accumulation;
-  check(config.batch_size % micro == 0 && config.batch_size / micro == passes, "the plan's micro_batch ",
-        micro, " times its accumulation ", passes, " is not `batch_size` ", config.batch_size);
+  check(micro > 0 && config.batch_size % micro == 0 && config.batch_size / micro == passes,
+        "the plan's micro_batch ", micro, " times its accumulation ", passes, " is not `batch_size` ",
+        config.batch_size);
   snug::check_plan(plan, step);
 }
 

@@ -63,7 +63,7 @@ TEST(PlanJson, WhatIsWrongIsSaidWithItsPlace) {
   };
   refuses([](Json& plan) { plan["version"] = 99; }, "version 99");
   refuses([](Json& plan) { plan.erase("micro_batch"); }, "micro_batch");
-  refuses([](Json& plan) { plan["micro_batch"] = 0; }, "micro_batch");
+  refuses([](Json& plan) { plan["micro_batch"] = -1; }, "micro_batch");
   refuses([](Json& plan) { plan["head_chunks"] = -1; }, "head_chunks");
   refuses([](Json& plan) { plan["step"] = 3; }, "step");
   refuses([](Json& plan) { plan["unknown"] = 1; }, "unknown");

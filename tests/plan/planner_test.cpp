@@ -133,7 +133,7 @@ TEST(Setting, SaysInWordsWhatIsNotAsUsual) {
   const Setting setting{.levers = {{kMicroBatch.name, 4}, {kHeadChunks.name, 16}}, .accumulation = 2};
   EXPECT_EQ(text(setting), "micro-batch 4 x 2, logits in 16 pieces");
   EXPECT_EQ(text(setting, "head_chunks"), "logits in 16 pieces");
-  EXPECT_EQ(text(Setting{}), "micro-batch 1 x 1");
+  EXPECT_EQ(text(Setting{}), "");
 }
 
 TEST(Planner, TheLeanestPlanWithinASlowdownIsFastEnoughAndTheNextLeanerIsNot) {

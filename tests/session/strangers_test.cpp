@@ -1,0 +1,201 @@
+// Loops that somebody wrote to break a session, and did.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "snug/base/bytes.h"
+#include "snug/base/error.h"
+#include "snug/session/plan_step.h"
+#include "snug/session/session.h"
+#include "snug/tape/region.h"
+#include "tests/support/temporary_folder.h"
+
+namespace snug::strangers {
+namespace {
+
+constexpr std::int64_t kWidth = 64;
+
+class Strangers : public ::testing::Test {
+ protected:
+  void SetUp() override { at::set_num_threads(1); }
+
+  SessionOptions options(std::uint64_t budget) {
+    return {.budget_bytes = budget, .hardware = plan::preset("cpu"), .say = [this](const std::string& text) {
+              said += text + "\n";
+            }};
+  }
+  static plan::Hardware linked() {
+    plan::Hardware hardware = plan::preset("cpu");
+    hardware.to_host_rate = hardware.to_device_rate = hardware.both_ways_rate = 1e10;
+    return hardware;
+  }
+  std::string said;
+};
+
+std::vector<at::Tensor> weights(int count, std::int64_t width = kWidth) {
+  std::vector<at::Tensor> made;
+  for (int i = 0; i < count; ++i) made.push_back(at::randn({width, width}).mul_(0.05).requires_grad_());
+  return made;
+}
+
+void drop_gradients(std::vector<at::Tensor>& parameters) {
+  for (at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
+}
+
+at::Tensor loss_of(const std::vector<at::Tensor>& parameters, at::Tensor x) {
+  for (std::size_t k = 0; k < parameters.size(); ++k)
+    x = region("l" + std::to_string(k), [&] { return at::gelu(at::mm(x, parameters[k])); });
+  return region("loss", [&] { return x.pow(2).mean(); });
+}
+
+// Gradients and states are as large as the weights, and a row is nothing beside them.
+TEST_F(Strangers, PassesGrowBesideAnOptimizer) {
+  for (const std::uint64_t budget : {17_MiB, 21_MiB, 40_MiB}) {
+    SCOPED_TRACE(format_bytes(budget));
+    std::vector<at::Tensor> parameters = weights(3, 512);
+    parameters.insert(parameters.begin(), at::randn({8, 512}).mul_(0.1).requires_grad_());
+    torch::optim::AdamW optimizer(parameters);
+    Session session(parameters, options(budget));
+    std::size_t passes = 0;
+    for (int step = 0; step < 10; ++step) {
+      at::Tensor batch = at::randn({256, 8});
+      const auto split = session.passes(batch);
+      passes = split.size();
+      for (const Pass& pass : split) (loss_of(parameters, pass.of(batch)) * pass.share).backward();
+      optimizer.step();
+      optimizer.zero_grad();
+      batch.reset();
+      session.end_step();
+    }
+    EXPECT_LE(passes, 8u) << said;
+    EXPECT_TRUE(session.is_as_planned()) << said;
+    EXPECT_LE(session.measured().budget_use, budget);
+  }
+}
+
+// While it learns how large a pass may be, every batch has another length.
+TEST_F(Strangers, APlanIsForTheLengthThatWasSketched) {
+  std::vector<at::Tensor> parameters = weights(4);
+  Session session(parameters, options(600 * 1024));
+  int as_planned = 0;
+  for (const std::int64_t length : {16, 16, 4, 8, 16, 16, 16, 16, 16, 16, 16, 16}) {
+    const at::Tensor batch = at::randn({24, length, kWidth});
+    for (const Pass& pass : session.passes(batch))
+      (loss_of(parameters, pass.of(batch).reshape({-1, kWidth})) * pass.share).backward();
+    drop_gradients(parameters);
+    session.end_step();
+    as_planned += session.is_as_planned();
+  }
+  EXPECT_GE(as_planned, 5) << said;
+  EXPECT_TRUE(session.is_as_planned()) << said;
+}
+
+// Nothing in the region needs a gradient, so nothing of it is kept.
+TEST_F(Strangers, WhatARegionWasGivenAndNobodyKeepsLivesAsLongAsItDoes) {
+  for (const std::uint64_t budget : {545'000, 560'000, 600'000, 1'000'000'000}) {
+    std::vector<at::Tensor> parameters = weights(1);
+    SessionOptions some = options(budget);
+    some.prove = false;
+    Session session(parameters, some);
+    for (int step = 0; step < 5; ++step) {
+      at::Tensor x = at::randn({256, kWidth}), loss;
+      {
+        const at::Tensor a = region("r", [&] { return x.cumsum(1) * 0.1; });
+        const at::Tensor b = a + x, c = at::mm(b, parameters[0]), d = at::relu(c) + b;
+        loss = a.pow(2).mean() + c.pow(2).mean() + d.pow(2).mean();
+      }
+      x.reset();
+      loss.backward();
+      loss.reset();
+      drop_gradients(parameters);
+      session.end_step();
+    }
+    if (!session.plan()) continue;  // nothing fits but what keeps nothing
+    EXPECT_TRUE(session.is_as_planned()) << said;
+    EXPECT_EQ(session.plans_made(), 1) << said;
+    EXPECT_GE(session.predicted_bytes(), session.last_peak_bytes()) << budget;
+  }
+}
+
+TEST_F(Strangers, APlanThatSaysNothingOfRowsLeavesTheBatchWhole) {
+  const Step step{.on_meta = [](const Account&, const plan::Setting&) -> std::function<void()> {
+    const auto parameters = std::make_shared<std::vector<at::Tensor>>();
+    for (int i = 0; i < 3; ++i)
+      parameters->push_back(at::empty({kWidth, kWidth}, c10::kMeta).requires_grad_());
+    return [=] {
+      loss_of(*parameters, at::empty({256, kWidth}, c10::kMeta)).backward();
+      drop_gradients(*parameters);
+    };
+  }};
+  const plan::Plan plan = plan_step(step, {.budget_bytes = 1_GiB, .hardware = plan::preset("cpu")}).plan;
+  EXPECT_EQ(plan::plan_from_json(to_json(plan), "a plan"), plan);
+  std::vector<at::Tensor> parameters = weights(3);
+  Session session(parameters, {.plan = plan, .hardware = plan::preset("cpu")});
+  EXPECT_EQ(session.passes(at::randn({256, kWidth})).size(), 1u);
+}
+
+TEST_F(Strangers, ALoopThatAsksForPassesLaterKeepsItsPlan) {
+  std::vector<at::Tensor> parameters = weights(3);
+  Session session(parameters, options(1_GiB));
+  for (int step = 0; step < 6; ++step) {
+    const at::Tensor batch = at::randn({16, kWidth});
+    if (step >= 3) {
+      EXPECT_EQ(session.passes(batch).size(), 1u) << said;
+    }
+    loss_of(parameters, batch).backward();
+    drop_gradients(parameters);
+    session.end_step();
+  }
+}
+
+TEST_F(Strangers, SparseTensorsAreNoReasonToStop) {
+  std::vector<at::Tensor> parameters{at::randn({100, kWidth}).requires_grad_()};
+  Session session(parameters, options(1_MiB));
+  for (int step = 0; step < 4; ++step) {
+    at::embedding(parameters[0], at::arange(8), -1, false, /*sparse=*/true).tanh().sum().backward();
+    EXPECT_TRUE(parameters[0].grad().is_sparse());
+    drop_gradients(parameters);
+    session.end_step();
+  }
+}
+
+TEST_F(Strangers, APlanAboveTheBudgetGivenWithItIsRefused) {
+  plan::Plan plan{.predicted = {.peak_bytes = 2_MiB}};
+  EXPECT_NE(testing::message_of<Error>([&] {
+              Session({}, {.plan = plan, .budget_bytes = 1_MiB});
+            }).find("the plan needs 2.0 MiB, `budget` is 1.0 MiB"),
+            std::string::npos);
+}
+
+TEST_F(Strangers, AHostBudgetOfNothingIsNothing) {
+  std::vector<at::Tensor> parameters = weights(6);
+  SessionOptions some = options(2_MiB);
+  some.hardware = linked();
+  some.host_budget_bytes = 0;
+  Session session(parameters, some);
+  for (int step = 0; step < 4; ++step) {
+    loss_of(parameters, at::randn({512, kWidth})).backward();
+    drop_gradients(parameters);
+    session.end_step();
+  }
+  EXPECT_TRUE(session.is_as_planned()) << said;
+  EXPECT_EQ(session.measured().host_bytes, 0u);
+}
+
+TEST_F(Strangers, ASessionMayEndOnAnotherThread) {
+  const int threads = at::get_num_threads();
+  auto session = std::make_unique<Session>(weights(1), options(1_GiB));
+  std::thread([&] { session.reset(); }).join();
+  EXPECT_EQ(at::get_num_threads(), threads);
+  Session(weights(1), options(1_GiB));
+  EXPECT_EQ(at::get_num_threads(), threads);
+}
+
+}  // namespace
+}  // namespace snug::strangers
