@@ -357,6 +357,7 @@ class Session::Impl {
     std::ranges::stable_sort(candidates_, std::greater(), [](const plan::Candidate& candidate) {
       return candidate.setting[plan::kMicroBatch];
     });
+    leave_comparable();
     planner_.emplace(std::exchange(candidates_, {}), plan::overhead_of(*options_.hardware));
     outside_bytes_ = budget_.settle_outside();
     unplanned_bytes_ = 0;
@@ -382,6 +383,22 @@ class Session::Impl {
     return {std::move(setting), model};
   }
 
+  // Batches of other lengths are other work: of such candidates the one is left that is fastest by its batch.
+  void leave_comparable() {
+    const auto batch_of = [&](const plan::Candidate& candidate) {
+      return sketched_.at(candidate.model.get()).size.batch_bytes;
+    };
+    const std::uint64_t first = batch_of(candidates_.front());
+    if (std::ranges::all_of(candidates_, [&](const auto& other) { return batch_of(other) == first; })) return;
+    const auto seconds_per_byte = [&](const plan::Candidate& candidate) {
+      const plan::Planner alone({candidate}, plan::overhead_of(*options_.hardware));
+      const plan::Decision decision = alone.decide(budget_bytes());
+      return decision.fits ? decision.taken.seconds / static_cast<double>(batch_of(candidate))
+                           : std::numeric_limits<double>::infinity();
+    };
+    candidates_ = {*std::ranges::min_element(candidates_, {}, seconds_per_byte)};
+  }
+
   // Note [How large a pass may be]
   // Nobody knows before the first step how much of a batch fits. So passes are of one row at first, and each
   // step that is sketched tells what a pass that keeps nothing has for itself, beside weights and gradients.
@@ -392,9 +409,12 @@ class Session::Impl {
     constexpr double kSafe = 0.93;
     const auto [held, own] = candidates_.back().model->lean_pass(lean_offloads_);
     const std::int64_t size = size_.pass;
+    explored_->largest_step = std::max(explored_->largest_step, explored_->step_size);
+    if (candidates_.size() >= kMostSizes) return false;
     const bool is_larger = explored_->points.empty() || size > explored_->points.back().size;
-    explored_->points.push_back({size, own});
-    if (candidates_.size() >= kMostSizes || size >= explored_->step_size || !is_larger) return false;
+    if (is_larger) explored_->points.push_back({size, own});
+    // A batch that is shorter than others were says little.
+    if (!is_larger || size >= explored_->step_size) return explored_->step_size < explored_->largest_step;
     const double room = kSafe * static_cast<double>(room_for_tensors()) - static_cast<double>(held);
     const double times = session::times_as_large(explored_->points, room);
     const auto rows = std::min(static_cast<std::int64_t>(times * static_cast<double>(rows_) + 1e-6),
@@ -500,7 +520,8 @@ class Session::Impl {
   std::int64_t rows_ = 0;   // of its passes
   // If passes() was asked from the first step on and no plan was given: see Note [How large a pass may be].
   struct Explored {
-    std::int64_t step_size = 0;  // of the whole batch
+    std::int64_t step_size = 0;     // of the whole batch
+    std::int64_t largest_step = 0;  // so far
     std::int64_t pass_size = 0;
     std::vector<session::PassPoint> points;
   };

@@ -96,6 +96,25 @@ TEST_F(Strangers, APlanIsForTheLengthThatWasSketched) {
   EXPECT_TRUE(session.is_as_planned()) << said;
 }
 
+// The short ones are done sooner, and say nothing of how large a pass may be.
+TEST_F(Strangers, AShortBatchInBetweenDoesNotMakeAllPassesSmall) {
+  std::vector<at::Tensor> parameters = weights(4);
+  Session session(parameters, options(900 * 1024));
+  std::size_t passes = 0;
+  for (const std::int64_t length : {32, 32, 32, 2, 32, 2, 32, 32, 32, 32, 32, 32}) {
+    const at::Tensor batch = at::randn({16, length, kWidth});
+    const auto split = session.passes(batch);
+    passes = split.size();
+    for (const Pass& pass : split)
+      (loss_of(parameters, pass.of(batch).reshape({-1, kWidth})) * pass.share).backward();
+    drop_gradients(parameters);
+    session.end_step();
+  }
+  EXPECT_TRUE(session.is_as_planned()) << said;
+  EXPECT_LE(passes, 8u) << said;
+  EXPECT_LE(session.measured().budget_use, 900u * 1024);
+}
+
 // Nothing in the region needs a gradient, so nothing of it is kept.
 TEST_F(Strangers, WhatARegionWasGivenAndNobodyKeepsLivesAsLongAsItDoes) {
   for (const std::uint64_t budget : {545'000, 560'000, 600'000, 1'000'000'000}) {
