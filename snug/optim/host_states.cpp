@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstring>
@@ -45,10 +46,17 @@ std::byte* host_data(const at::Tensor& tensor, std::int64_t begin) {
 HostStates::HostStates(c10::Device device, std::shared_ptr<host::Store> store)
     : device_(device), store_(std::move(store)) {
   check(store_ || device_.is_meta(), "states on the host need a store of host memory: none was given");
+  check(!store_ || store_->device() == device_, "states of parameters on ", device_.str(),
+        " need a store of that device, got one of ", store_ ? store_->device().str() : "");
 }
 
+// The memory goes with the last tensor.
 HostStates::~HostStates() {
-  finish();  // the memory goes with the last tensor
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    TORCH_WARN("a copy of optimizer states failed: ", error.what());
+  }
 }
 
 at::Tensor HostStates::zeros(at::IntArrayRef sizes, at::ScalarType dtype) {

@@ -152,15 +152,16 @@ void Optimizer::update_all(const std::vector<std::size_t>& which, const std::vec
       here.push_back(part(i, parameters_[i], gradients[place], states_[i]));
     }
   }
+  // Those that are here beside the last copies.
+  if (!hosted.empty())
+    host_->walk(groups, [&](const HostStates::Slice& slice) {
+      const std::size_t place = hosted[slice.group], i = which[place];
+      const auto stretch = [&](const at::Tensor& whole) {
+        return whole.view(-1).narrow(0, slice.begin, slice.count);
+      };
+      update({part(i, stretch(parameters_[i]), stretch(gradients[place]), slice.tensors)}, lr, control);
+    });
   if (!here.empty()) update(here, lr, control);
-  if (hosted.empty()) return;
-  host_->walk(groups, [&](const HostStates::Slice& slice) {
-    const std::size_t place = hosted[slice.group], i = which[place];
-    const auto stretch = [&](const at::Tensor& whole) {
-      return whole.view(-1).narrow(0, slice.begin, slice.count);
-    };
-    update({part(i, stretch(parameters_[i]), stretch(gradients[place]), slice.tensors)}, lr, control);
-  });
 }
 
 void Optimizer::zero_grad() {

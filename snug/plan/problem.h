@@ -48,10 +48,10 @@ struct Outcome {
 // What a region offloads is sent during the forward of the next one, and is on the device until that ends; it
 // comes back during the backward of the next one, and is on the device from its begin. Whichever takes
 // longer, computing or copying, is how long it takes. See Note [One region ahead] in trace/moves.h.
+SNUG_API Outcome evaluate(const Problem& problem, std::span<const std::uint32_t> chosen);
+
 // Whether the two differ by a number of bytes that is the same in every region and choice, and in time that
 // no choice changes.
 bool is_shifted(const Problem& a, const Problem& b);
-
-SNUG_API Outcome evaluate(const Problem& problem, std::span<const std::uint32_t> chosen);
 
 }  // namespace snug::plan

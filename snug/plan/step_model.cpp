@@ -245,8 +245,7 @@ void StepModel::find_choices() {
 void StepModel::add_offloading_choices(std::size_t region, std::vector<std::vector<Fate>>& choices) {
   const std::size_t call = regions_[region].calls[0];
   const trace::RegionTape& tape = sketch_->calls[call].tape;
-  const std::uint64_t most =
-      (links_.host_bytes - std::min(links_.host_bytes, streamed_bytes_)) / regions_.size();
+  const std::uint64_t most = most_on_host();
   const double next_seconds = seconds_between(sketch_->calls[regions_[region + 1].calls.back()].forward);
   const auto hidden = static_cast<std::uint64_t>(next_seconds * links_.to_host_rate);
   const std::size_t plain = choices.size();
@@ -273,6 +272,10 @@ void StepModel::add_offloading_choices(std::size_t region, std::vector<std::vect
   }
 }
 
+std::uint64_t StepModel::most_on_host() const {
+  return (links_.host_bytes - std::min(links_.host_bytes, streamed_bytes_)) / regions_.size();
+}
+
 // What a session's step that keeps nothing does, however small what comes in. Mostly other choices are as
 // good, so these two take no other's place.
 void StepModel::add_lean_choices(Region& region, bool has_link,
@@ -287,8 +290,13 @@ void StepModel::add_lean_choices(Region& region, bool has_link,
   region.lean = region.lean_on_host = add();
   region.kept_instead.push_back(region.lean);
   if (!has_link) return;
-  for (std::size_t k = 0; k < fates.size(); ++k)
-    if (tape.values[k].operation == trace::TapeValue::kOutside) fates[k] = Fate::Offload;
+  std::uint64_t bytes = 0;
+  for (std::size_t k = 0; k < fates.size(); ++k) {
+    const trace::TapeValue& value = tape.values[k];
+    if (value.operation != trace::TapeValue::kOutside || bytes + value.bytes > most_on_host()) continue;
+    bytes += value.bytes;
+    fates[k] = Fate::Offload;
+  }
   region.lean_on_host = add();
   region.kept_instead.push_back(region.lean);
 }
@@ -394,8 +402,9 @@ StepModel::PassMemory StepModel::lean_pass(bool on_host) const {
       end = std::max({end, sketch_->calls[call].forward_end, sketch_->calls[call].backward_end});
     std::vector<std::int64_t> held(live.size() + 1);  // changes
     for (const Sketch::Block& block : sketch_->blocks) {
-      if (block.birth >= begin && block.death <= end) continue;
-      held[std::min<std::size_t>(block.birth, live.size())] += static_cast<std::int64_t>(block.bytes);
+      const Moment birth = block.stays ? sketch_->begin : block.birth;
+      if (birth >= begin && block.death <= end) continue;
+      held[std::min<std::size_t>(birth, live.size())] += static_cast<std::int64_t>(block.bytes);
       held[std::min<std::size_t>(block.death, live.size())] -= static_cast<std::int64_t>(block.bytes);
     }
     std::partial_sum(held.begin(), held.end(), held.begin());

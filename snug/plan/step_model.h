@@ -84,6 +84,7 @@ class SNUG_API StepModel {
   void build_problem();
   void share_seconds(double passes);
   double streaming_seconds() const;
+  std::uint64_t most_on_host() const;  // of one region
   double seconds_between(Sketch::Call::Operators operators) const;
   std::vector<const Profile*> profiles(std::span<const std::uint32_t> chosen) const;
   std::vector<Fate> fates_of(std::size_t region, std::size_t call, const std::vector<Fate>& fates) const;

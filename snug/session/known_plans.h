@@ -24,6 +24,7 @@ struct KnownPlan {
 
   // That a step of this size holds beyond what the plan says, its passes being no larger.
   std::uint64_t more_bytes(const StepSize& step) const {
+    if (size.pass == 0) return 0;
     return step.batch_bytes - std::min(step.batch_bytes, size.batch_bytes);
   }
 };

@@ -79,6 +79,9 @@ std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions&
     if (setting.accumulation == 0) setting.accumulation = model->sketched_passes();
     candidates.push_back({std::move(setting), std::move(model)});
   }
+  check(!candidates.empty(),
+        "this step keeps states on the host: that needs a link of known rate (`hardware`)",
+        " and a `host_budget` for them");
   plan::Overhead overhead = plan::overhead_of(hardware);
   if (step.scratch_share > 0) overhead.share = step.scratch_share;
   return std::make_shared<plan::Planner>(std::move(candidates), overhead);

@@ -230,7 +230,8 @@ class Session::Impl {
   bool is_short_of_room() {
     constexpr double kPlenty = 0.7;
     const std::uint64_t states = 2 * tracker_.live()[trace::Category::Parameter];
-    return static_cast<double>(last_peak_ + host_->arena().peak_bytes() + states) >
+    const std::uint64_t sent = host_->arena().peak_bytes();
+    return static_cast<double>(last_peak_ + sent - std::min(sent, streamed_bytes_) + states) >
            kPlenty * static_cast<double>(room_for_tensors());
   }
 
@@ -390,13 +391,14 @@ class Session::Impl {
     };
     const std::uint64_t first = batch_of(candidates_.front());
     if (std::ranges::all_of(candidates_, [&](const auto& other) { return batch_of(other) == first; })) return;
-    const auto seconds_per_byte = [&](const plan::Candidate& candidate) {
+    // Of those that do not fit, the one that misses least.
+    const auto rank = [&](const plan::Candidate& candidate) {
       const plan::Planner alone({candidate}, plan::overhead_of(*options_.hardware));
       const plan::Decision decision = alone.decide(budget_bytes());
-      return decision.fits ? decision.taken.seconds / static_cast<double>(batch_of(candidate))
-                           : std::numeric_limits<double>::infinity();
+      return decision.fits ? std::pair(0, decision.taken.seconds / static_cast<double>(batch_of(candidate)))
+                           : std::pair(1, static_cast<double>(decision.missing_bytes));
     };
-    candidates_ = {*std::ranges::min_element(candidates_, {}, seconds_per_byte)};
+    candidates_ = {*std::ranges::min_element(candidates_, {}, rank)};
   }
 
   // Note [How large a pass may be]
@@ -477,8 +479,7 @@ class Session::Impl {
 
   // So that no step has to. What finds no room there stays on the device.
   void reserve_host(std::uint64_t bytes) try {
-    if (host_ && bytes > host_->arena().reserved_bytes())
-      host_->arena().reserve(bytes - host_->arena().reserved_bytes());
+    if (host_) host_->arena().reserve(bytes);
   } catch (const Error& error) {
     options_.say(error.what());
   }

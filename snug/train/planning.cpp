@@ -123,20 +123,18 @@ Verified verify(const TrainConfig& config) {
   const Deterministic deterministic(config.device);
   Session session({}, {.device = config.device, .by_hand = ByHand{}});
   at::manual_seed(config.seed);
-  TrainConfig shape = config;
-  shape.states_on_host = 0;  // nothing is updated
-  TrainingSetup setup(shape, config.device, session.account());
+  const auto model = load_model(config, config.device);
   const io::Batch host = data.batch(0, config.batch_size);
   const io::Batch batch{host.tokens.to(config.device), host.targets.to(config.device)};
   const double scale =
       first_loss_scale(config).value_or(1) / static_cast<double>(count_targets(batch.targets));
   const auto backward = [&](const TrainConfig& shape) {
-    return [&, shape] { accumulate_gradients(*setup.model, batch, shape, scale); };
+    return [&, shape] { accumulate_gradients(*model, batch, shape, scale); };
   };
   TrainConfig whole = at_setting(config, make_step(config).settings.front());
   whole.plan.reset();
   VerifyOptions options{.device = config.device,
-                        .parameters = setup.model->parameters(),
+                        .parameters = model->parameters(),
                         .backward = backward(config),
                         .micro_batches = config.accumulation()};
   if (config.accumulation() > 1 && may_fit_here(predict(whole))) options.unsplit_backward = backward(whole);

@@ -21,7 +21,11 @@ constexpr Kind kKinds[] = {{false, false, false}, {false, false, true}, {false, 
 std::shared_ptr<const StepModel> random_model(unsigned seed, const Kind& kind) {
   RandomSketch step(seed, kind.skips);
   if (kind.on_device) step.run_on_a_device();
-  const Links links = kind.linked ? Links{1e6, 1e6, 0.05, std::uint64_t{1} << 40} : Links{};
+  const Links links = kind.linked ? Links{.to_host_rate = 1e6,
+                                          .to_device_rate = 1e6,
+                                          .copy_slowdown = 0.05,
+                                          .host_bytes = std::uint64_t{1} << 40}
+                                  : Links{};
   return std::make_shared<const StepModel>(
       std::move(step.sketch), 1, [](const trace::Work& work) { return work.bytes; }, links);
 }
