@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "snug/base/error.h"
-#include "snug/trace/closure.h"
 #include "snug/capture/operator_work.h"
 #include "snug/capture/sketched_moments.h"
+#include "snug/trace/closure.h"
 
 namespace snug::capture {
 

@@ -14,6 +14,9 @@
 
 namespace snug::host {
 
+inline constexpr std::uint64_t kPieceBytes =
+    512;  // what is taken is rounded up to these, as torch's CUDA blocks
+
 struct ArenaOptions {
   bool pinned = false;             // for a GPU: copies to and from it run beside the host and at full rate
   std::uint64_t budget_bytes = 0;  // of all slabs together
@@ -62,7 +65,7 @@ class SNUG_API Arena {
   Slot take(std::uint64_t bytes);
 
   std::uint64_t reserved_bytes() const;
-  std::uint64_t used_bytes() const;  // whole pieces of 512 bytes
+  std::uint64_t used_bytes() const;  // whole pieces
   std::uint64_t peak_bytes() const;
   void reset_peak();
   int growths() const;  // times that take() had to reserve

@@ -14,7 +14,6 @@ namespace snug::host {
 
 namespace {
 
-constexpr std::uint64_t kAlignment = 512;  // as torch's CUDA blocks
 constexpr std::uint64_t kSlabUnit = 2_MiB;
 constexpr std::uint64_t kLeastGrowth = 64_MiB;
 
@@ -56,7 +55,8 @@ void ArenaState::reserve(std::uint64_t bytes) {
 Slot ArenaState::take(std::uint64_t bytes) {
   check(bytes > 0, "host memory: a slot of 0 bytes was asked for");
   std::lock_guard lock(mutex_);
-  const std::uint64_t need = std::max(bytes, round_up(bytes, kAlignment));  // what overflows is refused below
+  const std::uint64_t need =
+      std::max(bytes, round_up(bytes, kPieceBytes));  // what overflows is refused below
   std::optional<Slot> slot;
   for (Pool& pool : pools_)
     if ((slot = take_from(pool, need))) break;
@@ -96,7 +96,7 @@ void ArenaState::give_back(const Slot& slot) {
   Pool& pool = *std::ranges::find_if(pools_, [&](const Pool& at) { return at.slab->contains(slot.data_); });
   const auto offset =
       static_cast<std::uint64_t>(static_cast<const std::byte*>(slot.data_) - pool.slab->data());
-  Piece piece{round_up(slot.bytes_, kAlignment), slot.written_, slot.read_};
+  Piece piece{round_up(slot.bytes_, kPieceBytes), slot.written_, slot.read_};
   used_ -= piece.bytes;
 
   const auto merge = [&](const Piece& other) {
@@ -145,7 +145,7 @@ ArenaState::Pool& ArenaState::add_slab(std::uint64_t need, std::uint64_t conveni
         " free: lower `host_budget`, or end what else uses memory here");
   const bool room = convenient <= std::min(free, options_.budget_bytes - reserved_);
   Pool pool{std::make_unique<Slab>(room ? convenient : need, options_.pinned), {}};
-  const std::uint64_t usable = pool.slab->bytes() / kAlignment * kAlignment;
+  const std::uint64_t usable = pool.slab->bytes() / kPieceBytes * kPieceBytes;
   if (usable > 0) pool.free.emplace(0, Piece{usable, nullptr, nullptr});
   reserved_ += pool.slab->bytes();
   return pools_.emplace_back(std::move(pool));

@@ -17,7 +17,7 @@ namespace {
 
 // Copies of a few MiB have the link's whole rate; what is under way is three times this.
 constexpr std::int64_t kMostBufferBytes = 32_MiB;
-constexpr std::int64_t kAlignment = 512;  // of each tensor in a buffer, and in the arena
+constexpr std::int64_t kAlignment = host::kPieceBytes;  // of each tensor in a buffer, as in the arena
 
 std::int64_t aligned(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -46,8 +46,9 @@ std::byte* host_data(const at::Tensor& tensor, std::int64_t begin) {
 HostStates::HostStates(c10::Device device, std::shared_ptr<host::Store> store)
     : device_(device), store_(std::move(store)) {
   check(store_ || device_.is_meta(), "states on the host need a store of host memory: none was given");
-  check(!store_ || store_->device() == device_, "states of parameters on ", device_.str(),
-        " need a store of that device, got one of ", store_ ? store_->device().str() : "");
+  if (store_ && store_->device() != device_)
+    fail("states of parameters on ", device_.str(), " need a store of that device, got one of ",
+         store_->device().str());
 }
 
 // The memory goes with the last tensor.

@@ -142,9 +142,10 @@ Json to_json(const std::vector<RegionPlan>& regions) {
   std::vector<const RegionPlan*> first;
   for (const RegionPlan& region : regions) {
     const auto same = std::ranges::find_if(first, [&](const RegionPlan* other) {
-      return other->structure == region.structure && other->bytes == region.bytes &&
-             other->first_bytes == region.first_bytes && other->operations == region.operations &&
-             other->recompute == region.recompute && other->offload == region.offload;
+      return other->structure == region.structure && other->passes == region.passes &&
+             other->bytes == region.bytes && other->first_bytes == region.first_bytes &&
+             other->operations == region.operations && other->recompute == region.recompute &&
+             other->offload == region.offload;
     });
     if (same != first.end()) {
       groups[static_cast<std::size_t>(same - first.begin())]["regions"].push_back(region.region);
@@ -158,6 +159,7 @@ Json to_json(const std::vector<RegionPlan>& regions) {
                       {"operations", region.operations},
                       {"recompute", texts(region.recompute)},
                       {"offload", texts(region.offload)}});
+    if (!region.passes.empty()) groups.back()["passes"] = region.passes;
   }
   return groups;
 }
@@ -171,9 +173,25 @@ std::vector<std::string> names(const JsonReader& reader, const std::string& key,
   return names;
 }
 
+std::vector<std::int64_t> passes_from_json(const JsonReader& reader, const std::string& where) {
+  std::vector<std::int64_t> passes;
+  for (const Json& pass : reader.optional<Json>("passes", Json::array())) {
+    check(pass.is_number_integer() && pass >= 0, where, ": \"passes\" must list numbers of passes, got ",
+          pass.dump());
+    passes.push_back(pass.get<std::int64_t>());
+  }
+  return passes;
+}
+
+bool share_a_pass(const RegionPlan& a, const RegionPlan& b) {
+  return a.passes.empty() || b.passes.empty() ||
+         std::ranges::find_first_of(a.passes, b.passes) != a.passes.end();
+}
+
 void regions_from_json(Json object, const std::string& where, std::vector<RegionPlan>& regions) {
   const JsonReader reader(std::move(object), where);
   RegionPlan region{.structure = parse_structure(reader.required<std::string>("structure"), where),
+                    .passes = passes_from_json(reader, where),
                     .bytes = bytes(reader, "bytes", where),
                     .first_bytes = bytes(reader, "first_bytes", where),
                     .recompute = values(array(reader, "recompute", where), "recompute", where),
@@ -181,8 +199,9 @@ void regions_from_json(Json object, const std::string& where, std::vector<Region
   region.operations = names(reader, "operations", where);
   for (std::string& name : names(reader, "regions", where)) {
     region.region = std::move(name);
-    check(std::ranges::find(regions, region.region, &RegionPlan::region) == regions.end(), where,
-          ": region \"", region.region, "\" is planned twice");
+    for (const RegionPlan& other : regions)
+      check(other.region != region.region || !share_a_pass(other, region), where, ": region \"",
+            region.region, "\" is planned twice");
     regions.push_back(region);
   }
   reader.refuse_unread();
@@ -251,6 +270,8 @@ std::uint64_t made_bytes(const trace::RegionTape& tape) {
   return bytes;
 }
 
+namespace {
+
 void check_matches(const RegionPlan& plan, const trace::RegionTape& tape) {
   check(plan.structure == tape.structure_hash(), "the plan is for another model: region \"", plan.region,
         "\" computes something else than the plan says (structure ",
@@ -272,6 +293,17 @@ void check_matches(const RegionPlan& plan, const trace::RegionTape& tape) {
           "the plan recomputes value ", text(value), " of region \"", plan.region, "\", which must be kept");
   }
   for (const ValueName& value : plan.offload) check_is_there("offloads", value);
+}
+
+}  // namespace
+
+void check_matches(const Plan& plan, const trace::RegionTape& tape) {
+  const RegionPlan* planned = nullptr;  // of several the one with this structure
+  for (const RegionPlan& region : plan.regions)
+    if (region.region == tape.region && (!planned || region.structure == tape.structure_hash()))
+      planned = &region;
+  if (!planned) fail("the plan is for another model: it has no region \"", tape.region, "\"");
+  check_matches(*planned, tape);
 }
 
 }  // namespace snug::plan

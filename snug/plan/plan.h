@@ -28,8 +28,9 @@ struct ValueName {
 
 struct RegionPlan {
   std::string region;
-  std::uint64_t structure = 0;    // trace::RegionTape::structure_hash()
-  std::uint64_t bytes = 0;        // of all that the region makes: more was not planned for
+  std::uint64_t structure = 0;       // trace::RegionTape::structure_hash()
+  std::vector<std::int64_t> passes;  // of the step that have this structure; empty: all
+  std::uint64_t bytes = 0;           // of all that the region makes: more was not planned for
   std::uint64_t first_bytes = 0;  // of the first of it: a call that begins with more is larger; 0: not known
   std::vector<std::string> operations;  // by their numbers; empty: not known
   std::vector<ValueName> recompute;
@@ -81,7 +82,7 @@ SNUG_API void save_plan(const Plan& plan, const std::filesystem::path& path);
 // Of all that is made in the region, whatever its fate.
 SNUG_API std::uint64_t made_bytes(const trace::RegionTape& tape);
 
-// Throws Error that says which region of the plan is not this one, or which value it does not have.
-SNUG_API void check_matches(const RegionPlan& plan, const trace::RegionTape& tape);
+// Throws Error if this is no region of the plan, or which value it does not have.
+SNUG_API void check_matches(const Plan& plan, const trace::RegionTape& tape);
 
 }  // namespace snug::plan

@@ -65,10 +65,11 @@ std::uint64_t first_made_bytes(const trace::RegionTape& tape) {
   return first == tape.values.end() ? 0 : first->bytes;
 }
 
-RegionPlan region_plan(const StepModel::Region& region, const Sketch& sketch,
+RegionPlan region_plan(const StepModel& model, const StepModel::Region& region,
                        const std::vector<Fate>& fates) {
+  const Sketch& sketch = model.sketch();
   const trace::RegionTape& tape = sketch.calls[region.calls[0]].tape;
-  RegionPlan plan{.region = region.name, .structure = tape.structure_hash()};
+  RegionPlan plan{.region = region.name, .structure = region.structure, .passes = model.own_passes(region)};
   for (const std::size_t call : region.calls) {  // passes may differ in length
     plan.bytes = std::max(plan.bytes, made_bytes(sketch.calls[call].tape));
     plan.first_bytes = std::max(plan.first_bytes, first_made_bytes(sketch.calls[call].tape));
@@ -235,7 +236,7 @@ Plan Planner::write_down(const Decision& decision, Json step) const {
             .levers = decision.levers};
   for (std::size_t i = 0; i < taken.chosen.size(); ++i) {
     const StepModel::Region& region = model->regions()[i];
-    plan.regions.push_back(region_plan(region, model->sketch(), (*region.choices)[taken.chosen[i]]));
+    plan.regions.push_back(region_plan(*model, region, (*region.choices)[taken.chosen[i]]));
   }
   return plan;
 }

@@ -73,30 +73,6 @@ std::uint64_t highest(const Timeline& timeline, const Profile& profile, std::spa
   return most;
 }
 
-// What a call gets of the fates of another one of its region: by the names of the values; from the first
-// operation on that is another, all is recomputed.
-std::vector<Fate> carried_over(const trace::RegionTape& from, std::span<const Fate> fates,
-                               const trace::RegionTape& to) {
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Fate> listed;
-  for (std::size_t i = 0; i < fates.size(); ++i) {
-    const trace::TapeValue& value = from.values[i];
-    if (fates[i] != Fate::Keep && value.fate != Fate::Recompute)  // not what empty() made
-      listed.emplace(std::pair(value.operation, value.output), fates[i]);
-  }
-  std::vector<Fate> carried;
-  bool is_other = false;
-  for (const trace::TapeValue& value : to.values) {
-    const auto found = listed.find({value.operation, value.output});
-    const bool came_in = value.operation == trace::TapeValue::kOutside;
-    is_other |= !came_in && (value.operation >= from.operations.size() ||
-                             from.operations[value.operation].name != to.operations[value.operation].name);
-    carried.push_back(is_other && !came_in    ? Fate::Recompute
-                      : found != listed.end() ? found->second
-                                              : Fate::Keep);
-  }
-  return carried;
-}
-
 bool is_dominated(const Choice& a, const Choice& b) {
   return b.kept_bytes <= a.kept_bytes && b.offloaded_bytes <= a.offloaded_bytes &&
          b.forward_bytes <= a.forward_bytes && b.backward_bytes <= a.backward_bytes &&
@@ -178,17 +154,26 @@ void StepModel::find_regions() {
       next = 0;
     }
     if (!call.nodes.empty()) backward = std::min(backward, call.backward_begin);
-    auto region = std::ranges::find(regions_, call.tape.region, &Region::name);
+    const std::uint64_t structure = call.tape.structure_hash();
+    auto region = std::ranges::find_if(regions_, [&](const Region& other) {
+      return other.name == call.tape.region && other.structure == structure;
+    });
     if (region == regions_.end())
       region = regions_.insert(regions_.begin() + static_cast<std::ptrdiff_t>(next),
-                               Region{.name = call.tape.region});
+                               Region{.name = call.tape.region, .structure = structure});
     region->calls.push_back(i);
-    places_.push_back(
-        {passes_.size() - 1, passes_.back().size(),
-         call.tape.structure_hash() == sketch_->calls[region->calls.front()].tape.structure_hash()});
+    places_.push_back({passes_.size() - 1, passes_.back().size()});
     passes_.back().push_back(i);
     next = static_cast<std::size_t>(region - regions_.begin()) + 1;
   }
+}
+
+std::vector<std::int64_t> StepModel::own_passes(const Region& region) const {
+  std::vector<std::int64_t> passes;
+  if (std::ranges::count(regions_, region.name, &Region::name) > 1)
+    for (const std::size_t call : region.calls)
+      passes.push_back(static_cast<std::int64_t>(places_[call].pass));
+  return passes;
 }
 
 std::vector<double> StepModel::seconds_of(const Sketch::Call& call) const {
@@ -224,15 +209,14 @@ void StepModel::find_choices() {
     std::vector<Choice> measured;
     for (const auto& fates : all) measured.push_back(measure(i, profiles_of(i, fates), base));
     std::vector<std::size_t> kept = worth_having(measured);
-    const bool has_link = links_.to_host_rate > 0 && links_.to_device_rate > 0;
-    const bool offload = has_link && !is_last;
+    const bool offload = links_.are_there() && !is_last;
     thin(kept, measured, offload ? kMostWithOffload : kMostChoices);
     std::vector<std::vector<Fate>> choices;
     for (const std::size_t number : kept) choices.push_back(std::move(all[number]));
     region.kept_instead.resize(choices.size());
     std::iota(region.kept_instead.begin(), region.kept_instead.end(), 0u);
     if (offload) add_offloading_choices(i, choices);
-    add_lean_choices(region, has_link, choices);
+    add_lean_choices(region, choices);
     region.choices = std::make_shared<const std::vector<std::vector<Fate>>>(std::move(choices));
     kinds.push_back(i);
   }
@@ -278,8 +262,7 @@ std::uint64_t StepModel::most_on_host() const {
 
 // What a session's step that keeps nothing does, however small what comes in. Mostly other choices are as
 // good, so these two take no other's place.
-void StepModel::add_lean_choices(Region& region, bool has_link,
-                                 std::vector<std::vector<Fate>>& choices) const {
+void StepModel::add_lean_choices(Region& region, std::vector<std::vector<Fate>>& choices) const {
   const std::size_t call = region.calls[0];
   const trace::RegionTape& tape = sketch_->calls[call].tape;
   std::vector<Fate> fates(tape.values.size(), Fate::Recompute);
@@ -289,7 +272,7 @@ void StepModel::add_lean_choices(Region& region, bool has_link,
   };
   region.lean = region.lean_on_host = add();
   region.kept_instead.push_back(region.lean);
-  if (!has_link) return;
+  if (!links_.are_there()) return;
   std::uint64_t bytes = 0;
   for (std::size_t k = 0; k < fates.size(); ++k) {
     const trace::TapeValue& value = tape.values[k];
@@ -320,17 +303,8 @@ std::vector<trace::ValueIndex> StepModel::movable_values(std::size_t call,
 // One per call.
 std::vector<Profile> StepModel::profiles_of(std::size_t region, const std::vector<Fate>& fates) const {
   std::vector<Profile> profiles;
-  for (const std::size_t call : regions_[region].calls)
-    profiles.push_back(timeline_.profile(call, fates_of(region, call, fates)));
+  for (const std::size_t call : regions_[region].calls) profiles.push_back(timeline_.profile(call, fates));
   return profiles;
-}
-
-// What is chosen by its first call.
-std::vector<Fate> StepModel::fates_of(std::size_t region, std::size_t call,
-                                      const std::vector<Fate>& fates) const {
-  if (places_[call].is_alike) return fates;
-  const trace::RegionTape& first = sketch_->calls[regions_[region].calls.front()].tape;
-  return timeline_.allowed(call, carried_over(first, fates, sketch_->calls[call].tape));
 }
 
 Choice StepModel::measure(std::size_t number, const std::vector<Profile>& profiles,
@@ -402,7 +376,7 @@ StepModel::PassMemory StepModel::lean_pass(bool on_host) const {
       end = std::max({end, sketch_->calls[call].forward_end, sketch_->calls[call].backward_end});
     std::vector<std::int64_t> held(live.size() + 1);  // changes
     for (const Sketch::Block& block : sketch_->blocks) {
-      const Moment birth = block.stays ? sketch_->begin : block.birth;
+      const Moment birth = timeline_.birth(block);
       if (birth >= begin && block.death <= end) continue;
       held[std::min<std::size_t>(birth, live.size())] += static_cast<std::int64_t>(block.bytes);
       held[std::min<std::size_t>(block.death, live.size())] -= static_cast<std::int64_t>(block.bytes);
@@ -436,11 +410,9 @@ void StepModel::share_seconds(double passes) {
 
 // Both directions are at work, and the kernels beside them.
 double StepModel::streaming_seconds() const {
-  if (streamed_bytes_ == 0) return 0;
+  if (streamed_bytes_ == 0 || !links_.are_there()) return 0;  // nothing, or nobody measured it
   const auto bytes = static_cast<double>(streamed_bytes_);
-  const double rate = std::min(links_.to_host_rate, links_.to_device_rate);
-  if (rate <= 0) return 0;  // nobody measured it
-  const double one_way = bytes / rate;
+  const double one_way = bytes / std::min(links_.to_host_rate, links_.to_device_rate);
   return links_.both_ways_rate > 0 ? std::max(one_way, 2 * bytes / links_.both_ways_rate) : 2 * one_way;
 }
 
@@ -470,8 +442,7 @@ std::uint64_t StepModel::host_bytes(std::span<const std::uint32_t> chosen) const
 std::vector<std::vector<Fate>> StepModel::fates(std::span<const std::uint32_t> chosen) const {
   std::vector<std::vector<Fate>> fates(sketch_->calls.size());
   for (std::size_t i = 0; i < regions_.size(); ++i)
-    for (const std::size_t call : regions_[i].calls)
-      fates[call] = fates_of(i, call, (*regions_[i].choices)[chosen[i]]);
+    for (const std::size_t call : regions_[i].calls) fates[call] = (*regions_[i].choices)[chosen[i]];
   return fates;
 }
 

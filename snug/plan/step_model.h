@@ -25,6 +25,8 @@ struct Links {
   double both_ways_rate = 0;  // of both together, both at work; 0: one at a time
   double copy_slowdown = 0;
   std::uint64_t host_bytes = 0;  // that may be used
+
+  bool are_there() const { return to_host_rate > 0 && to_device_rate > 0; }
 };
 
 SNUG_API Links links_of(const Hardware& hardware);  // four fifths of its host memory
@@ -32,8 +34,8 @@ SNUG_API Links links_of(const Hardware& hardware);  // four fifths of its host m
 class SNUG_API StepModel {
  public:
   // The sketch holds one or more passes, forward and backward; the step has `passes`, 0: as many. Calls of
-  // one name are of one region. A pass may lack some, and calls may differ: what is chosen for a region is
-  // chosen by its first call, and carried out on the others as session/planned_fates does. Peaks are exact
+  // one name and structure are of one region. A pass may lack some: what a GAN trains in turns has another
+  // structure in each. Calls may differ in size; what is chosen is chosen by the first one, peaks are exact
   // all the same.
   // `streamed_bytes` wait on the host between steps; each step brings them to the device and back after its
   // last backward.
@@ -42,6 +44,7 @@ class SNUG_API StepModel {
 
   struct Region {
     std::string name;
+    std::uint64_t structure = 0;
     std::vector<std::size_t> calls;                                 // in the sketch, by pass
     std::shared_ptr<const std::vector<std::vector<Fate>>> choices;  // by value of the tape
     std::vector<std::uint32_t> kept_instead;   // by choice: the one that keeps what it offloads
@@ -51,6 +54,8 @@ class SNUG_API StepModel {
   const Sketch& sketch() const { return *sketch_; }
   const Timeline& timeline() const { return timeline_; }
   const std::vector<Region>& regions() const { return regions_; }
+  // Of the region; empty if it is the only one of its name, and so for all passes.
+  std::vector<std::int64_t> own_passes(const Region& region) const;
   std::int64_t sketched_passes() const { return static_cast<std::int64_t>(passes_.size()); }
   std::uint64_t streamed_bytes() const { return streamed_bytes_; }
   const Problem& problem() const { return problem_; }
@@ -79,7 +84,7 @@ class SNUG_API StepModel {
   void find_regions();
   void find_choices();
   void add_offloading_choices(std::size_t region, std::vector<std::vector<Fate>>& choices);
-  void add_lean_choices(Region& region, bool has_link, std::vector<std::vector<Fate>>& choices) const;
+  void add_lean_choices(Region& region, std::vector<std::vector<Fate>>& choices) const;
   std::vector<trace::ValueIndex> movable_values(std::size_t call, const std::vector<Fate>& fates) const;
   void build_problem();
   void share_seconds(double passes);
@@ -87,7 +92,6 @@ class SNUG_API StepModel {
   std::uint64_t most_on_host() const;  // of one region
   double seconds_between(Sketch::Call::Operators operators) const;
   std::vector<const Profile*> profiles(std::span<const std::uint32_t> chosen) const;
-  std::vector<Fate> fates_of(std::size_t region, std::size_t call, const std::vector<Fate>& fates) const;
   std::vector<Profile> profiles_of(std::size_t region, const std::vector<Fate>& fates) const;
   Choice measure(std::size_t region, const std::vector<Profile>& profiles,
                  std::span<const std::uint64_t> base) const;
@@ -102,7 +106,6 @@ class SNUG_API StepModel {
   std::vector<std::vector<std::size_t>> passes_;  // their calls
   struct Place {
     std::size_t pass, in_pass;
-    bool is_alike;  // to the first call of its region: the same structure
   };
   std::vector<Place> places_;  // by call
   Problem problem_;

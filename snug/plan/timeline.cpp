@@ -152,7 +152,7 @@ std::vector<std::uint64_t> Timeline::live(std::span<const Profile* const> profil
   const auto change = [&](Moment at, std::int64_t by) { bytes[std::min(at, sketch_.moments)] += by; };
   for (std::size_t i = 0; i < deaths.size(); ++i) {
     const Sketch::Block& block = sketch_.blocks[i];
-    change(block.stays ? sketch_.begin : block.birth, static_cast<std::int64_t>(block.bytes));
+    change(birth(block), static_cast<std::int64_t>(block.bytes));
     change(deaths[i], -static_cast<std::int64_t>(block.bytes));
   }
   std::vector<std::int64_t> recomputed(sketch_.moments + 1);

@@ -70,6 +70,8 @@ class SNUG_API Timeline {
   std::vector<std::uint64_t> live(std::span<const Profile* const> profiles) const;
   std::uint64_t peak(std::span<const Profile* const> profiles) const;
 
+  // The first moment with the block: what stays was there when the step began.
+  Moment birth(const Sketch::Block& block) const { return block.stays ? sketch_.begin : block.birth; }
   // The first moment without the block if nobody keeps it.
   Moment death(std::uint32_t block) const { return sketch_.blocks[block].death; }
 

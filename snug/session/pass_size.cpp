@@ -23,9 +23,8 @@ double size_by_two(const Point& a, const Point& b, double room) {
   return std::sqrt(b.size * b.size + (room - b.bytes) / per);
 }
 
-// The parabola through all three, or, where it bends down, the line through the last two: c + s * (size -
-// c.size)
-// + bend * (size - c.size) * (size - b.size).
+// The parabola through all three, or, where it bends down, the line through the last two:
+// c + steep * (size - c.size) + bend * (size - c.size) * (size - b.size).
 double size_by_three(const Point& a, const Point& b, const Point& c, double room) {
   const double steep = std::max(slope(b, c), 1 / c.size);
   const double bend = std::max(0.0, (slope(b, c) - slope(a, b)) / (c.size - a.size));
@@ -51,6 +50,24 @@ double times_as_large(std::span<const PassPoint> points, double room) {
   const double size =
       points.size() == 2 ? size_by_two(point(2), last, room) : size_by_three(point(3), point(2), last, room);
   return size / last.size;
+}
+
+bool PassSearch::try_larger(const PassPoint& pass, std::int64_t rows, double room, double held_bytes) {
+  constexpr int kMostSketches = 5;
+  constexpr double kSafe = 0.93;
+  largest_step_ = std::max(largest_step_, step_size_);
+  if (++sketches_ >= kMostSketches) return false;
+  const bool is_larger = points_.empty() || pass.size > points_.back().size;
+  if (is_larger) points_.push_back(pass);
+  // A batch that is shorter than others were says little.
+  if (!is_larger || pass.size >= step_size_) return step_size_ < largest_step_;
+  const std::int64_t row_size = pass.size / rows;
+  const double times = times_as_large(points_, kSafe * room - held_bytes);
+  const auto more =
+      std::min(static_cast<std::int64_t>(times * static_cast<double>(rows) + 1e-6), step_size_ / row_size);
+  if (more <= rows) return false;
+  pass_size_ = more * row_size;
+  return true;
 }
 
 }  // namespace snug::session

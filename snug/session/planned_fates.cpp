@@ -1,5 +1,6 @@
 #include "snug/session/planned_fates.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -31,10 +32,11 @@ struct Region {
 };
 
 struct Planned {
-  std::map<std::string, Region, std::less<>> regions;
-  bool is_one_pass = false;
+  std::map<std::string, std::vector<Region>, std::less<>> regions;  // by name, one for each structure
+  std::int64_t passes = 1;
   DifferenceListener listener;
 
+  Region* region_of(const tape::ValueInfo& value);
   Fate fate(const tape::ValueInfo& value);
   void count(Region& region, const tape::ValueInfo& value);
   void differs(Region& region, Difference difference, const std::string& how);
@@ -53,7 +55,7 @@ void Planned::count(Region& region, const tape::ValueInfo& value) {
     region.first = here;
     region.bytes = 0;
     region.is_other = false;
-    if (value.pass > 0 && is_one_pass)
+    if (value.pass > 0 && passes == 1)
       differs(region, Difference::Larger, "runs in a second pass of a step that was planned as one");
   }
   region.last = here;
@@ -74,10 +76,20 @@ void Planned::count(Region& region, const tape::ValueInfo& value) {
             concat("runs ", value.operation, " where the plan has ", is_beyond ? "nothing more" : expected));
 }
 
-Fate Planned::fate(const tape::ValueInfo& value) {
+// Further passes than the plan has begin again with its first.
+Region* Planned::region_of(const tape::ValueInfo& value) {
   const auto found = regions.find(value.outermost);
-  if (found == regions.end()) return Fate::Recompute;
-  Region& region = found->second;
+  if (found == regions.end()) return nullptr;
+  for (Region& region : found->second)
+    if (std::ranges::find(region.planned.passes, value.pass % passes) != region.planned.passes.end())
+      return &region;
+  return &found->second.front();
+}
+
+Fate Planned::fate(const tape::ValueInfo& value) {
+  Region* const planned = region_of(value);
+  if (!planned) return Fate::Recompute;
+  Region& region = *planned;
   const bool is_input = value.ordinal == tape::ValueInfo::kInput;
   if (!is_input) count(region, value);
   if (!is_input && region.is_other) return Fate::Recompute;
@@ -90,9 +102,9 @@ Fate Planned::fate(const tape::ValueInfo& value) {
 tape::Fates planned_fates(const plan::Plan& plan, DifferenceListener listener) {
   auto planned = std::make_shared<Planned>();
   planned->listener = std::move(listener);
-  planned->is_one_pass = plan.setting.accumulation == 1;
+  planned->passes = std::max<std::int64_t>(1, plan.setting.accumulation);
   for (const plan::RegionPlan& region_plan : plan.regions) {
-    Region& region = planned->regions[region_plan.region];
+    Region& region = planned->regions[region_plan.region].emplace_back();
     region.planned = region_plan;
     const auto list = [&](const std::vector<plan::ValueName>& values, Fate fate) {
       for (const plan::ValueName& value : values)

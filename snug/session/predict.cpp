@@ -10,14 +10,12 @@ namespace snug {
 
 namespace {
 
-constexpr std::uint64_t kHostPiece = 512;  // as the arena hands them out
-
 // Every call of a region moves the same.
 std::uint64_t host_bytes(const trace::Totals& totals) {
   std::uint64_t bytes = 0;
   for (const auto& [region, some] : totals)
     if (some.calls > 0)
-      bytes += (some.offloaded_bytes + some.offloaded_values * (kHostPiece - 1)) / some.calls;
+      bytes += (some.offloaded_bytes + some.offloaded_values * (host::kPieceBytes - 1)) / some.calls;
   return bytes;
 }
 

@@ -62,9 +62,9 @@ SessionOptions completed(SessionOptions options) {
   if (plan) check_is_for(*plan, options.device);
   check(!plan || !options.by_hand, "a session follows a plan or what is chosen by hand, not both");
   const bool has_other_budget = plan && options.budget_bytes && *options.budget_bytes != plan->budget_bytes;
-  check(!has_other_budget || plan->predicted.peak_bytes <= *options.budget_bytes, "the plan needs ",
-        plan ? format_bytes(plan->predicted.peak_bytes) : "", ", `budget` is ",
-        format_bytes(options.budget_bytes.value_or(0)), ": plan for that budget, or give a larger one");
+  if (has_other_budget && plan->predicted.peak_bytes > *options.budget_bytes)
+    fail("the plan needs ", format_bytes(plan->predicted.peak_bytes), ", `budget` is ",
+         format_bytes(*options.budget_bytes), ": plan for that budget, or give a larger one");
   if (plan && plan->budget_bytes > 0 && !options.budget_bytes) options.budget_bytes = plan->budget_bytes;
   if (!options.say) options.say = say_on_stderr;
   const bool may_plan = plan || (options.budget_bytes && !options.by_hand);
@@ -125,8 +125,9 @@ class Session::Impl {
   std::vector<Pass> passes(const at::Tensor& batch) {
     check(batch.dim() > 0 && batch.size(0) > 0, "a batch must have rows, got one of sizes ", batch.sizes());
     const std::int64_t rows = batch.size(0), row_size = std::max<std::int64_t>(1, batch.numel() / rows);
-    if (stage_ == Stage::WarmingUp && !explored_) explored_.emplace();
-    const std::int64_t parts = (rows + rows_per_pass(rows, row_size) - 1) / rows_per_pass(rows, row_size);
+    if (stage_ == Stage::WarmingUp && !search_) search_.emplace();
+    if (search_) search_->begin_step(rows * row_size);
+    const std::int64_t most = rows_per_pass(rows, row_size), parts = (rows + most - 1) / most;
     const std::int64_t each = (rows + parts - 1) / parts;
     std::vector<Pass> passes;
     for (std::int64_t first = 0; first < rows; first += each) {
@@ -136,7 +137,6 @@ class Session::Impl {
                         .share = static_cast<double>(count) / static_cast<double>(rows),
                         .is_last = first + count == rows});
     }
-    if (explored_) explored_->step_size = rows * row_size;
     rows_ = each;
     expect_size({each * row_size, batch.nbytes()}, passes.size() == 1);
     return passes;
@@ -168,9 +168,13 @@ class Session::Impl {
 
   void end_trace() { trace_.finish(); }
 
-  void explain_out_of_memory() {
-    if (const auto refusal = tracker_.last_refusal())
-      throw memory::OutOfBudget(*refusal, options_.budget_bytes, memory::what_others_hold(options_.device));
+  void explain_out_of_memory(const c10::OutOfMemoryError& error) {
+    const auto* known = dynamic_cast<const memory::OutOfBudget*>(&error);
+    const auto refusal = known ? std::optional(memory::Refusal{known->requested_bytes(), known->alive()})
+                               : tracker_.last_refusal();
+    if (refusal)
+      throw memory::OutOfBudget(*refusal, options_.budget_bytes,
+                                memory::what_others_hold(options_.device) + what_would_fit(*refusal));
   }
 
   Account account() { return Account(tracker_, host_, &streamed_bytes_); }
@@ -225,6 +229,22 @@ class Session::Impl {
     });
   }
 
+  // Behind an out-of-memory's first line.
+  std::string what_would_fit(const memory::Refusal& refusal) const {
+    if (stage_ == Stage::Watching) return "";
+    if (stage_ == Stage::Planned)
+      return difference_ ? concat(". This step is not the one that was planned: ", difference_->second)
+                         : ". This step needs more than the plan says";
+    return concat(". This step keeps nothing that can be recomputed",
+                  lean_offloads_ ? ", and what comes into a region waits on the host" : "",
+                  ": no plan for it is below ", format_bytes(refusal.alive.total + refusal.requested_bytes),
+                  ". Raise `budget`, ",
+                  rows_ == 0   ? "split the batch with Session::passes()"
+                  : rows_ == 1 ? "shorten the rows (a pass is one already)"
+                               : "take smaller batches",
+                  ", or make the region above smaller");
+  }
+
   // The next step may have an optimizer's states as well: twice as much as there is in parameters. Where
   // there is plenty of room nothing has to move, so the sketch need not say what may.
   bool is_short_of_room() {
@@ -266,7 +286,7 @@ class Session::Impl {
   // A plan that was given says it in rows; one of ours goes by the size of a pass, so that batches of other
   // lengths are split otherwise.
   std::int64_t rows_per_pass(std::int64_t rows, std::int64_t row_size) const {
-    if (explored_) return std::clamp<std::int64_t>(explored_->pass_size / row_size, 1, rows);
+    if (search_) return std::clamp<std::int64_t>(search_->pass_size() / row_size, 1, rows);
     const std::int64_t planned = known_ ? known_->plan.setting[plan::kMicroBatch] : 0;
     return planned > 0 ? std::min(planned, rows) : rows;
   }
@@ -344,17 +364,17 @@ class Session::Impl {
   void plan_from_sketch() try {
     trace::Sketch sketch = sketcher_.finish(*recording_);
     std::erase_if(sketch.calls, [](const auto& call) { return call.nodes.empty(); });
-    if (sketch.calls.empty()) return sketch_the_next();  // no backward in this step
-    const bool is_exploring = explored_ && !known_;
+    if (sketch.calls.empty()) return wait_for_a_backward();
+    const bool is_searching = search_ && !known_;
     plan::Candidate candidate = candidate_of(std::move(sketch));
-    if (!is_exploring) candidates_.clear();
+    if (!is_searching) candidates_.clear();
     if (candidates_.empty()) {
       sketched_.clear();
       planner_.reset();
     }
     candidates_.push_back(std::move(candidate));
     sketched_[candidates_.back().model.get()] = {size_, sketcher_.left()};
-    if (is_exploring && explore_further()) return sketch_the_next();
+    if (is_searching && try_larger_pass()) return sketch_the_next();
     std::ranges::stable_sort(candidates_, std::greater(), [](const plan::Candidate& candidate) {
       return candidate.setting[plan::kMicroBatch];
     });
@@ -371,6 +391,14 @@ class Session::Impl {
       options_.say(concat(error.what(), "; everything is recomputed from now on"));
     recording_->use(lean_fates());
     stage_ = Stage::WarmingUp;
+  }
+
+  // An evaluation, or a warm-up; or it runs where nobody looks.
+  void wait_for_a_backward() {
+    if (++idle_steps_ == kMostSketches)
+      options_.say(concat("no backward was seen in ", idle_steps_,
+                          " steps: a session sees what runs on the thread that made it"));
+    sketch_the_next();
   }
 
   plan::Candidate candidate_of(trace::Sketch sketch) const {
@@ -401,29 +429,10 @@ class Session::Impl {
     candidates_ = {*std::ranges::min_element(candidates_, {}, rank)};
   }
 
-  // Note [How large a pass may be]
-  // Nobody knows before the first step how much of a batch fits. So passes are of one row at first, and each
-  // step that is sketched tells what a pass that keeps nothing has for itself, beside weights and gradients.
-  // The next sketch is of the largest pass that should fit (see session/pass_size.h); the planner then has
-  // the choice of all that were sketched.
-  bool explore_further() {
-    constexpr std::size_t kMostSizes = 5;
-    constexpr double kSafe = 0.93;
-    const auto [held, own] = candidates_.back().model->lean_pass(lean_offloads_);
-    const std::int64_t size = size_.pass;
-    explored_->largest_step = std::max(explored_->largest_step, explored_->step_size);
-    if (candidates_.size() >= kMostSizes) return false;
-    const bool is_larger = explored_->points.empty() || size > explored_->points.back().size;
-    if (is_larger) explored_->points.push_back({size, own});
-    // A batch that is shorter than others were says little.
-    if (!is_larger || size >= explored_->step_size) return explored_->step_size < explored_->largest_step;
-    const double room = kSafe * static_cast<double>(room_for_tensors()) - static_cast<double>(held);
-    const double times = session::times_as_large(explored_->points, room);
-    const auto rows = std::min(static_cast<std::int64_t>(times * static_cast<double>(rows_) + 1e-6),
-                               explored_->step_size / (size / rows_));
-    if (rows <= rows_) return false;
-    explored_->pass_size = rows * (size / rows_);
-    return true;
+  bool try_larger_pass() {
+    const plan::StepModel::PassMemory lean = candidates_.back().model->lean_pass(lean_offloads_);
+    return search_->try_larger({size_.pass, lean.own_bytes}, rows_, static_cast<double>(room_for_tensors()),
+                               static_cast<double>(lean.held_bytes));
   }
 
   std::uint64_t room_for_tensors() const { return budget_.room_for_tensors(last_memory_); }
@@ -450,7 +459,7 @@ class Session::Impl {
         size);
     planned_ = &made;
     ++plans_made_;
-    if (explored_ && (!known_ || planner_->candidates().size() > 1)) explored_->pass_size = size.pass;
+    if (search_ && (!known_ || planner_->candidates().size() > 1)) search_->end(size.pass);
     if (session::difference(made.plan, wanted_).empty()) sketches_ = 0;
     use(size.pass > 0 ? made : plans_.largest_like(made));
     options_.say(concat("planned from a step of this run: ", format_bytes(made.plan.predicted.peak_bytes)));
@@ -517,23 +526,17 @@ class Session::Impl {
   std::int64_t retries_ = 0;
   // What of this step was not as planned, first.
   std::optional<std::pair<session::Difference, std::string>> difference_;
-  session::StepSize size_;  // of the step at hand
-  std::int64_t rows_ = 0;   // of its passes
-  // If passes() was asked from the first step on and no plan was given: see Note [How large a pass may be].
-  struct Explored {
-    std::int64_t step_size = 0;     // of the whole batch
-    std::int64_t largest_step = 0;  // so far
-    std::int64_t pass_size = 0;
-    std::vector<session::PassPoint> points;
-  };
-  std::optional<Explored> explored_;
-  std::vector<plan::Candidate> candidates_;  // sketched so far
+  session::StepSize size_;                     // of the step at hand
+  std::int64_t rows_ = 0;                      // of its passes
+  std::optional<session::PassSearch> search_;  // if passes() was asked from the first step on, without a plan
+  std::vector<plan::Candidate> candidates_;    // sketched so far
   Measured measured_;
   memory::ProcessMemory last_memory_;
   std::uint64_t last_peak_ = 0;
   std::int64_t steps_ = 0;
   std::vector<trace::RegionTape> wanted_;  // of the largest step that no plan was for
   int sketches_ = 0;                       // since then, none of such a step
+  int idle_steps_ = 0;                     // that were sketched and had no backward
   int plans_made_ = 0;
   bool is_as_planned_ = true;
 };
@@ -551,8 +554,8 @@ void Session::end_step() {
 void Session::end_trace() {
   impl_->end_trace();
 }
-void Session::explain_out_of_memory() {
-  impl_->explain_out_of_memory();
+void Session::explain_out_of_memory(const c10::OutOfMemoryError& error) {
+  impl_->explain_out_of_memory(error);
 }
 Account Session::account() {
   return impl_->account();

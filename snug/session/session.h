@@ -99,13 +99,14 @@ class SNUG_API Session {
   // Before its time, to be told by a RunError if it could not be written: the destructor throws nothing.
   void end_trace();
 
-  // Runs what may run out of memory: then memory::OutOfBudget says what was alive, on CUDA too.
+  // Runs what may run out of memory: then memory::OutOfBudget says what was alive, on CUDA too, and what
+  // would have fitted.
   template <class Run>
   auto run(Run run) {
     try {
       return run();
-    } catch (const c10::OutOfMemoryError&) {
-      explain_out_of_memory();
+    } catch (const c10::OutOfMemoryError& error) {
+      explain_out_of_memory(error);
       throw;
     }
   }
@@ -120,7 +121,8 @@ class SNUG_API Session {
 
  private:
   class Impl;
-  void explain_out_of_memory();  // throws OutOfBudget if more is known than torch's error says
+  // Throws OutOfBudget if more is known than the error says.
+  void explain_out_of_memory(const c10::OutOfMemoryError& error);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -31,7 +31,7 @@ class OnTheHost final : public Away {
   std::string put(const c10::Storage& contents) override try {
     device_ = contents.device();
     nbytes_ = contents.nbytes();
-    if (device_.is_meta()) return "";
+    if (device_.is_meta() || bytes() == 0) return "";  // nothing to copy
     if (!store_) store_ = host::Store::shared(device_);
     if (store_->device() != device_) return "on another device";
     slot_ = store_->arena().take(bytes());
@@ -61,7 +61,7 @@ class OnTheHost final : public Away {
   std::shared_ptr<host::Store> store_;
   c10::Device device_ = c10::kCPU;
   std::uint64_t nbytes_ = 0;      // of the contents whole
-  host::Slot slot_;               // none on Meta
+  host::Slot slot_;               // none on Meta, or if no byte of it is needed
   host::CopyPtr sent_, fetched_;  // not waited for yet
 };
 

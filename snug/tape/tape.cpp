@@ -98,8 +98,7 @@ void Tape::finish_forward() {
 }
 
 bool Tape::is_to_go(const Value& value) const {
-  if (value.fate != Fate::Offload || !value.is_kept() || !value.away() || value.away()->bytes() == 0)
-    return false;
+  if (value.fate != Fate::Offload || !value.is_kept() || !value.away() || value.bytes == 0) return false;
   const bool is_held_for_good = value.is_leaf && !value.storage().unique();  // a frozen weight, a table
   return !is_held_for_good;
 }

@@ -38,16 +38,22 @@ TEST(PlanJson, APlanIsForTheTapesItWasMadeFrom) {
   const Plan plan = written_plan();
   const Sketch sketch = load_step("llama_on_gpu");
   for (std::size_t i = 0; i < plan.regions.size(); ++i) {
-    EXPECT_NO_THROW(check_matches(plan.regions[i], sketch.calls[i].tape));
-    RegionPlan other = plan.regions[i];
-    other.structure ^= 1;
-    EXPECT_THROW(check_matches(other, sketch.calls[i].tape), Error);
-    other = plan.regions[i];
-    other.bytes -= 1;
-    EXPECT_THROW(check_matches(other, sketch.calls[i].tape), Error);
-    other = plan.regions[i];
-    other.recompute.push_back({999, 0, "aten::mul.Tensor"});
-    EXPECT_THROW(check_matches(other, sketch.calls[i].tape), Error);
+    const trace::RegionTape& tape = sketch.calls[i].tape;
+    EXPECT_NO_THROW(check_matches(plan, tape));
+    Plan other = plan;
+    other.regions[i].structure ^= 1;
+    EXPECT_THROW(check_matches(other, tape), Error);
+    other.regions.push_back(plan.regions[i]);  // of several the one that has its structure
+    EXPECT_NO_THROW(check_matches(other, tape));
+    other = plan;
+    other.regions[i].bytes -= 1;
+    EXPECT_THROW(check_matches(other, tape), Error);
+    other = plan;
+    other.regions[i].recompute.push_back({999, 0, "aten::mul.Tensor"});
+    EXPECT_THROW(check_matches(other, tape), Error);
+    other = plan;
+    other.regions[i].region = "another";
+    EXPECT_THROW(check_matches(other, tape), Error);
   }
 }
 

@@ -4,13 +4,16 @@
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
+#include "snug/memory/out_of_budget.h"
 #include "snug/session/plan_step.h"
 #include "snug/session/session.h"
 #include "snug/tape/region.h"
@@ -34,6 +37,40 @@ class Strangers : public ::testing::Test {
     plan::Hardware hardware = plan::preset("cpu");
     hardware.to_host_rate = hardware.to_device_rate = hardware.both_ways_rate = 1e10;
     return hardware;
+  }
+  // Sixteen budgets up to the highest. What a step that keeps nothing does not fit is no test: the first two
+  // say so; no later one may.
+  void every_budget(
+      std::vector<at::Tensor>& parameters, const plan::Hardware& hardware, std::uint64_t highest,
+      const std::function<void(int)>& step, const std::function<void(Session&)>& look = [](Session&) {}) {
+    constexpr int kBudgets = 16, kSteps = 8;
+    int met = 0;
+    for (int k = kBudgets; k > 0; --k) {
+      const std::uint64_t budget = highest - highest / 2 * (kBudgets - k) / kBudgets;
+      SCOPED_TRACE(format_bytes(budget));
+      said.clear();
+      SessionOptions some = options(budget);
+      some.hardware = hardware;
+      Session session(parameters, some);
+      int number = 0;
+      try {
+        for (; number < kSteps; ++number) {
+          step(number);
+          for (at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
+          session.end_step();
+          if (number >= 3) look(session);
+        }
+        ++met;
+      } catch (const memory::OutOfBudget& error) {
+        for (at::Tensor& parameter : parameters) {
+          parameter.requires_grad_();
+          parameter.mutable_grad().reset();
+        }
+        EXPECT_LT(number, 2) << said << error.what();
+      }
+      EXPECT_LE(session.measured().budget_use, budget) << said;
+    }
+    EXPECT_GE(met, 4);
   }
   std::string said;
 };
@@ -142,6 +179,68 @@ TEST_F(Strangers, WhatARegionWasGivenAndNobodyKeepsLivesAsLongAsItDoes) {
   }
 }
 
+// The discriminator is trained on two batches, then the generator through it: one region, two structures.
+TEST_F(Strangers, PassesOfAStepMayDiffer) {
+  std::vector<at::Tensor> critic = weights(3), maker = weights(3), all = critic;
+  all.insert(all.end(), maker.begin(), maker.end());
+  const auto through = [](const char* name, const std::vector<at::Tensor>& some, at::Tensor x) {
+    for (std::size_t k = 0; k < some.size(); ++k)
+      x = region(name + std::to_string(k), [&] { return at::gelu(at::tanh(at::mm(x, some[k]))); });
+    return x;
+  };
+  int planned = 0;
+  every_budget(
+      all, plan::preset("cpu"), /*highest=*/1152 * 1024,
+      [&](int) {
+        const at::Tensor noise = at::randn({192, kWidth}), real = at::randn({256, kWidth});
+        {
+          at::Tensor made;
+          {
+            const at::NoGradGuard no_grad;
+            made = through("maker", maker, noise);
+          }
+          (through("critic", critic, real).mean() - through("critic", critic, made).mean()).backward();
+        }
+        for (at::Tensor& weight : critic) weight.requires_grad_(false);
+        through("critic", critic, through("maker", maker, noise)).mean().backward();
+        for (at::Tensor& weight : critic) weight.requires_grad_();
+      },
+      [&](Session& session) {
+        if (!session.plan()) return;
+        ++planned;
+        EXPECT_TRUE(session.is_as_planned()) << said;
+        EXPECT_EQ(session.predicted_bytes(), session.last_peak_bytes()) << said;
+        EXPECT_EQ(session.plans_made(), 1) << said;
+        EXPECT_EQ(plan::plan_from_json(to_json(*session.plan()), "a plan"), *session.plan());
+      });
+  EXPECT_GE(planned, 10);
+}
+
+TEST_F(Strangers, AnEmptySliceOfWhatComesInIsNoReasonToStop) {
+  std::vector<at::Tensor> parameters = weights(4);
+  every_budget(parameters, linked(), /*highest=*/1024 * 1024, [&](int) {
+    at::Tensor x = at::randn({256, kWidth}).requires_grad_();
+    for (std::size_t k = 0; k < parameters.size(); ++k)
+      x = region("l" + std::to_string(k), [&] {
+        const at::Tensor none = x.slice(0, 0, 0);
+        return at::gelu(at::mm(at::cat({x, none.mul(none)}), parameters[k]));
+      });
+    x.pow(2).mean().backward();
+  });
+}
+
+// The second loss goes first in every other step.
+TEST_F(Strangers, TwoBackwardsMayComeInEitherOrder) {
+  std::vector<at::Tensor> parameters = weights(6);
+  every_budget(parameters, linked(), /*highest=*/1280 * 1024, [&](int step) {
+    const at::Tensor batch = at::randn({256, kWidth});
+    at::Tensor losses[2];
+    for (int k = 0; k < 2; ++k)
+      losses[k] = loss_of({parameters.begin() + 3 * k, parameters.begin() + 3 * k + 3}, batch);
+    for (int k = 0; k < 2; ++k) std::exchange(losses[(k + step) % 2], {}).backward();
+  });
+}
+
 TEST_F(Strangers, APlanThatSaysNothingOfRowsLeavesTheBatchWhole) {
   const Step step{.on_meta = [](const Account&, const plan::Setting&) -> std::function<void()> {
     const auto parameters = std::make_shared<std::vector<at::Tensor>>();
@@ -192,6 +291,26 @@ TEST_F(Strangers, APlanAboveTheBudgetGivenWithItIsRefused) {
             std::string::npos);
 }
 
+TEST_F(Strangers, AStepThatKeepsNothingAndDoesNotFitSaysWhatWould) {
+  std::vector<at::Tensor> parameters = weights(4);
+  const at::Tensor batch = at::randn({256, kWidth});
+  const auto message = [&](bool splits) {
+    Session session(parameters, options(160 * 1024));
+    return testing::message_of<memory::OutOfBudget>([&] {
+      session.run([&] {
+        if (splits) session.passes(at::randn({1, 256, kWidth}));
+        loss_of(parameters, batch).backward();
+      });
+    });
+  };
+  EXPECT_NE(message(false).find("keeps nothing that can be recomputed: no plan for it is below 1"),
+            std::string::npos)
+      << message(false);
+  EXPECT_NE(message(false).find("split the batch with Session::passes()"), std::string::npos);
+  EXPECT_NE(message(true).find("a pass is one already"), std::string::npos) << message(true);
+  drop_gradients(parameters);
+}
+
 TEST_F(Strangers, AHostBudgetOfNothingIsNothing) {
   std::vector<at::Tensor> parameters = weights(6);
   SessionOptions some = options(2_MiB);
@@ -205,6 +324,19 @@ TEST_F(Strangers, AHostBudgetOfNothingIsNothing) {
   }
   EXPECT_TRUE(session.is_as_planned()) << said;
   EXPECT_EQ(session.measured().host_bytes, 0u);
+}
+
+TEST_F(Strangers, ALoopOnAnotherThreadIsTold) {
+  std::vector<at::Tensor> parameters = weights(2);
+  Session session(parameters, options(1_GiB));
+  std::thread([&] {
+    for (int step = 0; step < 6; ++step) {
+      loss_of(parameters, at::randn({4, kWidth})).backward();
+      session.end_step();
+    }
+  }).join();
+  EXPECT_NE(said.find("a session sees what runs on the thread that made it"), std::string::npos) << said;
+  EXPECT_EQ(session.plans_made(), 0);
 }
 
 TEST_F(Strangers, ASessionMayEndOnAnotherThread) {
