@@ -133,6 +133,9 @@ void add_step_flags(CLI::App& verb, TrainingFlags& flags) {
              "Default bf16 on a GPU, fp32 on the CPU");
   add_choice(verb, "--optimizer", "adamw|sgd", flags.optimizer, train::parse_optimizer, "Default adamw");
   add_number(verb, "--momentum", flags.momentum, "sgd; default 0", 1);
+  add_choice(verb, "--update", "step|forward", flags.update, train::parse_update,
+             "When parameters with states on the host are updated: at the end of the step, or just before "
+             "their block runs again, beside the blocks before it; default forward");
   add_choice(verb, "--master", "split|fp32", flags.master, train::parse_master,
              "fp32 value of 16-bit weights: 2 or 4 bytes more; default split for bf16, fp32 for fp16");
   add_flag(verb, "--allow-quadratic", flags.allow_quadratic,
@@ -186,6 +189,7 @@ train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_
   config.recompute = flags.recompute.value_or(Recompute::None);
   config.offload = flags.offload;
   config.states_on_host = flags.states_on_host.value_or(0);
+  config.update = flags.update.value_or(config.update);
   config.host_budget_bytes = flags.host_budget;
   config.model_name = flags.model;
   config.model = models::load_config(flags.model);

@@ -25,6 +25,7 @@ struct TrainingFlags {
   std::optional<Recompute> recompute;
   std::optional<OffloadLimit> offload;
   std::optional<std::int64_t> states_on_host;  // per cent
+  std::optional<optim::UpdateTime> update;
   std::optional<std::uint64_t> host_budget;
   train::OptimizerKind optimizer = train::OptimizerKind::AdamW;
   std::optional<optim::Master> master;

@@ -26,7 +26,7 @@ ALLOWED = {
     "capture": "base trace hooks memory tape",
     "nn": "base hooks ops",
     "models": "base ops nn io",
-    "optim": "base host ops",
+    "optim": "base hooks host ops",
     "machine": "base plan hooks memory host capture ops optim",
     "session": "base trace plan hooks memory host tape capture machine",
     "train": "base plan ops precision models io optim machine session",

@@ -23,6 +23,7 @@ struct AdamWOptions {
 class SNUG_API AdamW final : public Optimizer {
  public:
   explicit AdamW(std::vector<at::Tensor> parameters, const AdamWOptions& options = {});
+  ~AdamW() override { end(); }
 
   const AdamWOptions& options() const { return options_; }
   std::vector<StateTensor> state() const override;  // "exp_avg", "exp_avg_sq" and "step"

@@ -111,30 +111,30 @@ void HostStates::send(Buffer& buffer, const Group& group, const Slice& slice) {
                                                       slice.tensors[i].nbytes(), nullptr));
 }
 
-void HostStates::walk(const std::vector<Group>& groups, const std::function<void(const Slice&)>& use) {
-  constexpr std::size_t kAhead = 2;
-  std::vector<Slice> slices;
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    const std::int64_t all = groups[i].front().numel(), most = slice_elements(groups[i]);
+HostStates::Walk::Walk(HostStates& states, std::vector<Group> groups, std::function<void(const Slice&)> use)
+    : states_(states), groups_(std::move(groups)), use_(std::move(use)) {
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const std::int64_t all = groups_[i].front().numel(), most = slice_elements(groups_[i]);
     for (std::int64_t begin = 0; begin < all; begin += most)
-      slices.push_back({i, begin, std::min(most, all - begin), {}});
+      slices_.push_back({i, begin, std::min(most, all - begin), {}});
   }
   // What the last walk sent from other buffers may be fetched first by this one.
-  for (Buffer& buffer : buffers_)
+  for (Buffer& buffer : states_.buffers_)
     for (const host::CopyPtr& copy : buffer.sent) copy->wait();
-  for (std::size_t next = 0; next < slices.size() + kAhead; ++next) {
-    if (next < slices.size()) {
-      Buffer& buffer = buffers_[next % buffers_.size()];
-      Slice& slice = slices[next];
-      slice.tensors = carve(buffer, groups[slice.group], slice.count);
-      fetch(buffer, groups[slice.group], slice);
+}
+
+void HostStates::Walk::go_to(std::size_t group) {
+  constexpr std::size_t kAhead = 2;
+  for (; used_ < slices_.size() && slices_[used_].group < group; ++used_) {
+    for (; fetched_ < slices_.size() && fetched_ <= used_ + kAhead; ++fetched_) {
+      Slice& next = slices_[fetched_];
+      next.tensors = states_.carve(buffer(fetched_), groups_[next.group], next.count);
+      states_.fetch(buffer(fetched_), groups_[next.group], next);
     }
-    if (next < kAhead) continue;
-    Slice& slice = slices[next - kAhead];
-    Buffer& buffer = buffers_[(next - kAhead) % buffers_.size()];
-    for (const host::CopyPtr& copy : std::exchange(buffer.fetched, {})) copy->wait();
-    use(slice);
-    send(buffer, groups[slice.group], slice);
+    Slice& slice = slices_[used_];
+    for (const host::CopyPtr& copy : std::exchange(buffer(used_).fetched, {})) copy->wait();
+    use_(slice);
+    states_.send(buffer(used_), groups_[slice.group], slice);
     slice.tensors.clear();
   }
 }

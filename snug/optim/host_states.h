@@ -4,7 +4,8 @@
 //   HostStates states(device, store);
 //   const at::Tensor exp_avg = states.zeros(parameter.sizes(), at::kFloat);
 //   states.reserve_buffers({{exp_avg}});                                   // once, before the first step
-//   states.walk({{exp_avg}}, [&](const HostStates::Slice& slice) { ... }); // slice.tensors are on the device
+//   HostStates::Walk walk(states, {{exp_avg}}, [&](const HostStates::Slice& slice) { ... });
+//   walk.go_to(1);                                                         // slice.tensors are on the device
 //
 // What a slice holds is elementwise, so the bits are those of a step on whole tensors.
 #pragma once
@@ -22,6 +23,11 @@
 namespace snug::optim {
 
 class HostStates {
+  struct Buffer {
+    at::Tensor memory;
+    std::vector<host::CopyPtr> fetched, sent;
+  };
+
  public:
   // On Meta there is no store: tensors have sizes and no memory, and nothing is copied.
   HostStates(c10::Device device, std::shared_ptr<host::Store> store);
@@ -39,15 +45,26 @@ class HostStates {
     std::int64_t begin, count;
     Group tensors;  // flat, on the device; what is written there goes to the host
   };
-  // Does not wait for the last copies: who reads the tensors on the host calls finish() first.
-  void walk(const std::vector<Group>& groups, const std::function<void(const Slice&)>& use);
+  // Once through these groups. One walk at a time has the buffers.
+  class Walk {
+   public:
+    Walk(HostStates& states, std::vector<Group> groups, std::function<void(const Slice&)> use);
+    // On, until what comes before this group was used. On a GPU that is asked of the current stream, and
+    // nobody waits. Does not wait for the last copies to the host: who reads there calls finish() first.
+    void go_to(std::size_t group);
+
+   private:
+    Buffer& buffer(std::size_t slice) { return states_.buffers_[slice % states_.buffers_.size()]; }
+
+    HostStates& states_;
+    const std::vector<Group> groups_;
+    const std::function<void(const Slice&)> use_;
+    std::vector<Slice> slices_;
+    std::size_t fetched_ = 0, used_ = 0;
+  };
   void finish() const;
 
  private:
-  struct Buffer {
-    at::Tensor memory;
-    std::vector<host::CopyPtr> fetched, sent;
-  };
   Group carve(const Buffer& buffer, const Group& group, std::int64_t count) const;
   void fetch(Buffer& buffer, const Group& group, const Slice& slice);
   void send(Buffer& buffer, const Group& group, const Slice& slice);

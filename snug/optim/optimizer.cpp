@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +10,8 @@
 #include <utility>
 
 #include "snug/base/error.h"
+#include "snug/hooks/region.h"
+#include "snug/optim/deferred.h"
 #include "snug/optim/host_states.h"
 
 namespace snug::optim {
@@ -59,6 +62,8 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master maste
     if (is_hosted_[i]) groups.push_back(states_[i]);
   }
   if (host_) host_->reserve_buffers(groups);
+  if (host_ && placement.update == UpdateTime::BeforeForward)
+    deferred_ = std::make_unique<Deferred>(parameters_[0].device());
 }
 
 Optimizer::~Optimizer() = default;
@@ -108,21 +113,25 @@ void Optimizer::make_states(std::size_t i, HostStates* home) {
 void Optimizer::step(double lr, const ops::UpdateControl& control) {
   check_not_negative(lr, "lr");
   at::NoGradGuard no_grad;
-  std::vector<std::size_t> which;
-  std::vector<at::Tensor> usable;
+  if (deferred_) deferred_->check_unused();
+  finish();
+  std::vector<std::size_t> which, later;
+  std::vector<at::Tensor> usable, later_usable;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& gradient = parameters_[i].grad();
     if (!gradient.defined()) continue;
     check(gradient.layout() == at::kStrided, "the gradient of parameter ", i, " is ", gradient.layout(),
           "; expected a dense one");
-    if (is_usable(gradient, parameters_[i])) {
-      which.push_back(i);
-      usable.push_back(gradient);
-    } else {
+    if (!is_usable(gradient, parameters_[i])) {
       update_all({i}, {gradient.to(at::kFloat).contiguous()}, lr, control);
+      continue;
     }
+    const bool waits = deferred_ && is_hosted_[i] && hooks::region_of_parameter(parameters_[i]) != 0;
+    (waits ? later : which).push_back(i);
+    (waits ? later_usable : usable).push_back(gradient);
   }
   if (!which.empty()) update_all(which, usable, lr, control);
+  if (!later.empty()) defer(later, later_usable, lr, control);
 }
 
 void Optimizer::begin_update(const std::vector<std::size_t>&, const ops::UpdateControl&) {}
@@ -154,14 +163,48 @@ void Optimizer::update_all(const std::vector<std::size_t>& which, const std::vec
   }
   // Those that are here beside the last copies.
   if (!hosted.empty())
-    host_->walk(groups, [&](const HostStates::Slice& slice) {
-      const std::size_t place = hosted[slice.group], i = which[place];
-      const auto stretch = [&](const at::Tensor& whole) {
-        return whole.view(-1).narrow(0, slice.begin, slice.count);
-      };
-      update({part(i, stretch(parameters_[i]), stretch(gradients[place]), slice.tensors)}, lr, control);
-    });
+    HostStates::Walk(*host_, groups, [&](const HostStates::Slice& slice) {
+      const std::size_t place = hosted[slice.group];
+      update_stretch(which[place], slice.begin, gradients[place], slice.tensors, lr, control);
+    }).go_to(groups.size());
   if (!here.empty()) update(here, lr, control);
+}
+
+void Optimizer::update_stretch(std::size_t i, std::int64_t begin, const at::Tensor& gradient,
+                               const std::vector<at::Tensor>& states, double lr,
+                               const ops::UpdateControl& control) {
+  const auto stretch = [&](const at::Tensor& whole) {
+    return whole.view(-1).narrow(0, begin, states.front().numel());
+  };
+  update({part(i, stretch(parameters_[i]), stretch(gradient), states)}, lr, control);
+}
+
+// The settings of this step go with them.
+void Optimizer::defer(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients,
+                      double lr, const ops::UpdateControl& control) {
+  begin_update(which, control);
+  const auto updates = std::make_shared<std::vector<Deferred::Update>>();
+  std::vector<HostStates::Group> groups;
+  for (std::size_t place = 0; place < which.size(); ++place) {
+    at::Tensor& parameter = parameters_[which[place]];
+    updates->push_back({which[place], parameter, gradients[place], hooks::region_of_parameter(parameter)});
+    groups.push_back(states_[which[place]]);
+    parameter.mutable_grad().reset();
+  }
+  const auto walk = std::make_shared<HostStates::Walk>(
+      *host_, std::move(groups), [this, updates, lr, control](const HostStates::Slice& slice) {
+        const Deferred::Update& update = (*updates)[slice.group];
+        update_stretch(update.number, slice.begin, update.gradient, slice.tensors, lr, control);
+      });
+  deferred_->begin(updates, [walk](std::size_t count) { walk->go_to(count); });
+}
+
+void Optimizer::finish() {
+  if (deferred_) deferred_->finish();
+}
+
+void Optimizer::end() noexcept try { finish(); } catch (const std::exception& error) {
+  TORCH_WARN("an update that was deferred failed: ", error.what());
 }
 
 void Optimizer::zero_grad() {
@@ -179,6 +222,7 @@ std::vector<at::Tensor> Optimizer::gradients() const {
 at::Tensor Optimizer::exact(std::size_t i) const {
   check(i < parameters_.size(), "no parameter ", i, " among ", parameters_.size());
   at::NoGradGuard no_grad;
+  if (deferred_) deferred_->finish();
   if (host_) host_->finish();
   if (!has_master(i)) return parameters_[i].detach().clone();
   const at::Tensor master = states_[i].back().to(parameters_[i].device());
@@ -188,6 +232,7 @@ at::Tensor Optimizer::exact(std::size_t i) const {
 }
 
 std::vector<StateTensor> Optimizer::state() const {
+  if (deferred_) deferred_->finish();
   if (host_) host_->finish();
   std::vector<StateTensor> state;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

@@ -23,17 +23,26 @@ class Store;
 
 namespace snug::optim {
 
+class Deferred;
 class HostStates;
 
 // Where the fp32 value of a bf16 weight lives: as the 16 bits that the weight lacks, or whole beside it. fp16
 // weights always have it whole. Both are the same number, bit for bit.
 enum class Master { Split, Fp32 };
 
+// When parameters whose states are on the host are updated: in step(), or when the region that they are bound
+// to (hooks/region.h) runs forward again, beside the forward of the regions before it. Those that are bound
+// to none are updated in step().
+enum class UpdateTime { InStep, BeforeForward };
+
 // Where states wait between steps: on the parameters' device, or some of them in host memory. The numbers are
 // the same.
 struct Placement {
   double on_host = 0;  // the share of their bytes, by whole parameters, the last ones first; small ones stay
   std::shared_ptr<host::Store> store;  // of the parameters' device; on Meta there is none
+  // BeforeForward: step() takes the gradients away and holds them until then. Whoever reads weights elsewhere
+  // than in their region's forward calls finish() first.
+  UpdateTime update = UpdateTime::InStep;
 };
 
 // One tensor of optimizer state, for saving, loading (copy_ into it) and accounting.
@@ -58,18 +67,22 @@ class SNUG_API Optimizer {
   void step() { step(lr_); }
   void step_unscaled(const at::Tensor& factor, const at::Tensor& skip) { step(lr_, {factor, skip}); }
   void zero_grad();  // frees the gradients: they are undefined afterwards
+  void finish();     // does the updates that still wait for their region's forward
 
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   std::vector<at::Tensor> gradients() const;  // those that are defined
   at::Tensor exact(std::size_t i) const;      // parameter i in fp32, with all bits that the optimizer knows
 
-  // "master" or "remainder" of 16-bit parameters, and the optimizer's own. Those on the host may be read and
-  // written until the next step; on Meta they have no memory.
+  // "master" or "remainder" of 16-bit parameters, and the optimizer's own, after finish(). Those on the host
+  // may be read and written until the next step; on Meta they have no memory.
   virtual std::vector<StateTensor> state() const;
   std::uint64_t state_bytes() const;
   std::uint64_t host_bytes() const;  // of these, on the host: each step brings them to the device and back
 
  protected:
+  // For destructors, while update() is still there: finish() that throws nothing.
+  void end() noexcept;
+
   // All state is allocated by the constructors, none in step(); masters take the parameters' values as they
   // are then. `moments`: names of the fp32 states that each parameter has beside its master. Throws Error
   // unless every parameter is fp32, bf16 or fp16, contiguous, on one device, and given once.
@@ -97,6 +110,10 @@ class SNUG_API Optimizer {
             const std::vector<at::Tensor>& states) const;
   void update_all(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients, double lr,
                   const ops::UpdateControl& control);
+  void defer(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients, double lr,
+             const ops::UpdateControl& control);
+  void update_stretch(std::size_t i, std::int64_t begin, const at::Tensor& gradient,
+                      const std::vector<at::Tensor>& states, double lr, const ops::UpdateControl& control);
 
   std::vector<at::Tensor> parameters_;
   const Master master_;
@@ -104,6 +121,7 @@ class SNUG_API Optimizer {
   std::vector<std::vector<at::Tensor>> states_;  // by parameter: its moments, then its master if it has one
   std::vector<bool> is_hosted_;                  // by parameter: states_ are host_'s
   std::unique_ptr<HostStates> host_;             // null: nothing is
+  std::unique_ptr<Deferred> deferred_;           // null: nothing is
   double lr_;
 };
 

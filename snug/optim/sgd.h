@@ -20,6 +20,7 @@ struct SgdOptions {
 class SNUG_API Sgd final : public Optimizer {
  public:
   explicit Sgd(std::vector<at::Tensor> parameters, const SgdOptions& options = {});
+  ~Sgd() override { end(); }
 
   const SgdOptions& options() const { return options_; }
 

@@ -40,6 +40,12 @@ struct SNUG_API Setting {
   bool operator==(const Setting&) const = default;
 };
 
+// What waits on the host between steps; each step brings it to the device and back.
+struct Streamed {
+  std::uint64_t bytes = 0;
+  bool beside_forward = false;  // while the first pass runs forward; else after the last backward
+};
+
 // "micro-batch 4 x 2, logits in 16 pieces"; of one lever, if one is named.
 SNUG_API std::string text(const Setting& setting, std::string_view lever = "");
 

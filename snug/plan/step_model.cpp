@@ -126,9 +126,9 @@ Links links_of(const Hardware& hardware) {
 }
 
 StepModel::StepModel(Sketch sketch, double passes, const Cost& cost, const Links& links,
-                     std::uint64_t streamed_bytes)
+                     const Streamed& streamed)
     : links_(links),
-      streamed_bytes_(streamed_bytes),
+      streamed_(streamed),
       sketch_(std::make_unique<const Sketch>(std::move(sketch))),
       timeline_(*sketch_) {
   for (const trace::Work& work : sketch_->operators)
@@ -257,7 +257,7 @@ void StepModel::add_offloading_choices(std::size_t region, std::vector<std::vect
 }
 
 std::uint64_t StepModel::most_on_host() const {
-  return (links_.host_bytes - std::min(links_.host_bytes, streamed_bytes_)) / regions_.size();
+  return (links_.host_bytes - std::min(links_.host_bytes, streamed_.bytes)) / regions_.size();
 }
 
 // What a session's step that keeps nothing does, however small what comes in. Mostly other choices are as
@@ -402,18 +402,26 @@ void StepModel::share_seconds(double passes) {
   }
   const double optimizer = seconds_between({last, static_cast<std::uint32_t>(operator_seconds_.size())});
   problem_.passes = passes;
-  problem_.fixed_seconds = std::max(optimizer, streaming_seconds()) + passes * std::max(outside, 0.0);
+  problem_.fixed_seconds = optimizer + streaming_seconds(optimizer) + passes * std::max(outside, 0.0);
   problem_.to_host_rate = links_.to_host_rate;
   problem_.to_device_rate = links_.to_device_rate;
   problem_.copy_slowdown = links_.copy_slowdown;
 }
 
-// Both directions are at work, and the kernels beside them.
-double StepModel::streaming_seconds() const {
-  if (streamed_bytes_ == 0 || !links_.are_there()) return 0;  // nothing, or nobody measured it
-  const auto bytes = static_cast<double>(streamed_bytes_);
+// What is left of it behind what runs meanwhile: the optimizer's kernels, or the first pass's forward. Both
+// directions are at work.
+double StepModel::streaming_seconds(double optimizer) const {
+  if (streamed_.bytes == 0 || !links_.are_there()) return 0;  // nothing, or nobody measured it
+  const auto bytes = static_cast<double>(streamed_.bytes);
   const double one_way = bytes / std::min(links_.to_host_rate, links_.to_device_rate);
-  return links_.both_ways_rate > 0 ? std::max(one_way, 2 * bytes / links_.both_ways_rate) : 2 * one_way;
+  const double all =
+      links_.both_ways_rate > 0 ? std::max(one_way, 2 * bytes / links_.both_ways_rate) : 2 * one_way;
+  double beside = optimizer;
+  if (streamed_.beside_forward) {
+    beside = 0;
+    for (const std::size_t call : passes_.front()) beside += seconds_between(sketch_->calls[call].forward);
+  }
+  return std::max(0.0, all - beside);
 }
 
 double StepModel::seconds_between(Sketch::Call::Operators operators) const {
@@ -433,7 +441,7 @@ std::uint64_t StepModel::peak_bytes(std::span<const std::uint32_t> chosen) const
 }
 
 std::uint64_t StepModel::host_bytes(std::span<const std::uint32_t> chosen) const {
-  std::uint64_t bytes = streamed_bytes_;
+  std::uint64_t bytes = streamed_.bytes;
   for (std::size_t i = 0; i < regions_.size(); ++i)
     bytes += profiles_[regions_[i].calls[0]][chosen[i]].offloaded_bytes;
   return bytes;

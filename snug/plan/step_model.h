@@ -12,6 +12,7 @@
 #include "snug/base/export.h"
 #include "snug/plan/hardware.h"
 #include "snug/plan/problem.h"
+#include "snug/plan/setting.h"
 #include "snug/plan/timeline.h"
 #include "snug/trace/sketch.h"
 
@@ -37,10 +38,8 @@ class SNUG_API StepModel {
   // one name and structure are of one region. A pass may lack some: what a GAN trains in turns has another
   // structure in each. Calls may differ in size; what is chosen is chosen by the first one, peaks are exact
   // all the same.
-  // `streamed_bytes` wait on the host between steps; each step brings them to the device and back after its
-  // last backward.
   StepModel(Sketch sketch, double passes, const Cost& cost, const Links& links = {},
-            std::uint64_t streamed_bytes = 0);
+            const Streamed& streamed = {});
 
   struct Region {
     std::string name;
@@ -57,7 +56,7 @@ class SNUG_API StepModel {
   // Of the region; empty if it is the only one of its name, and so for all passes.
   std::vector<std::int64_t> own_passes(const Region& region) const;
   std::int64_t sketched_passes() const { return static_cast<std::int64_t>(passes_.size()); }
-  std::uint64_t streamed_bytes() const { return streamed_bytes_; }
+  std::uint64_t streamed_bytes() const { return streamed_.bytes; }
   const Problem& problem() const { return problem_; }
   std::vector<std::uint32_t> all_kept() const { return std::vector<std::uint32_t>(regions_.size()); }
 
@@ -88,7 +87,7 @@ class SNUG_API StepModel {
   std::vector<trace::ValueIndex> movable_values(std::size_t call, const std::vector<Fate>& fates) const;
   void build_problem();
   void share_seconds(double passes);
-  double streaming_seconds() const;
+  double streaming_seconds(double optimizer) const;
   std::uint64_t most_on_host() const;  // of one region
   double seconds_between(Sketch::Call::Operators operators) const;
   std::vector<const Profile*> profiles(std::span<const std::uint32_t> chosen) const;
@@ -98,7 +97,7 @@ class SNUG_API StepModel {
   std::vector<double> seconds_of(const Sketch::Call& call) const;
 
   const Links links_;
-  const std::uint64_t streamed_bytes_;
+  const Streamed streamed_;
   std::unique_ptr<const Sketch> sketch_;
   Timeline timeline_;
   std::vector<double> operator_seconds_;

@@ -47,13 +47,13 @@ bool can_stream(std::uint64_t bytes, const plan::Links& links) {
 
 // With links: a step that streams what these cannot carry does not run.
 trace::Sketch sketch_step(const Step& step, const plan::Setting& setting, const plan::Links* links,
-                          std::uint64_t& streamed_bytes) {
+                          plan::Streamed& streamed) {
   check(static_cast<bool>(step.on_meta), "a step is planned by running it on Meta: Step::on_meta is empty");
   const hooks::MetaTargetScope target(step.device.type());
   return capture::sketch_step(
       [&](memory::Tracker& tracker) -> std::function<void()> {
-        auto run = step.on_meta(Account(tracker, nullptr, &streamed_bytes), setting);
-        if (links && !can_stream(streamed_bytes, *links)) return [] {};
+        auto run = step.on_meta(Account(tracker, nullptr, &streamed), setting);
+        if (links && !can_stream(streamed.bytes, *links)) return [] {};
         return run;
       },
       /*workspaces=*/step.device.is_cpu(), /*rest=*/true);
@@ -62,8 +62,8 @@ trace::Sketch sketch_step(const Step& step, const plan::Setting& setting, const 
 }  // namespace
 
 trace::Sketch sketch_step(const Step& step, const plan::Setting& setting) {
-  std::uint64_t streamed_bytes = 0;
-  return sketch_step(step, setting, nullptr, streamed_bytes);
+  plan::Streamed streamed;
+  return sketch_step(step, setting, nullptr, streamed);
 }
 
 std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions& options) {
@@ -75,12 +75,12 @@ std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions&
   if (settings.empty()) settings.push_back({.accumulation = 0});
   std::vector<plan::Candidate> candidates;
   for (plan::Setting& setting : settings) {
-    std::uint64_t streamed_bytes = 0;
-    trace::Sketch sketch = sketch_step(step, setting, &links, streamed_bytes);
-    if (!can_stream(streamed_bytes, links)) continue;
+    plan::Streamed streamed;
+    trace::Sketch sketch = sketch_step(step, setting, &links, streamed);
+    if (!can_stream(streamed.bytes, links)) continue;
     auto model =
         std::make_shared<const plan::StepModel>(std::move(sketch), static_cast<double>(setting.accumulation),
-                                                std::cref(costs), links, streamed_bytes);
+                                                std::cref(costs), links, streamed);
     if (setting.accumulation == 0) setting.accumulation = model->sketched_passes();
     candidates.push_back({std::move(setting), std::move(model)});
   }

@@ -34,10 +34,11 @@ Prediction predict(const Step& step, const plan::Setting& setting, const Treatme
   plan::AllocatorReplay allocator(torchs);
   trace::Snapshot setup_peak;
   Prediction prediction;
+  plan::Streamed streamed;
   static_cast<capture::Captured&>(prediction) = capture::capture(
       c10::kMeta,
       [&](memory::Tracker& tracker) {
-        const auto run = step.on_meta(Account(tracker, nullptr, &prediction.streamed_bytes), setting);
+        const auto run = step.on_meta(Account(tracker, nullptr, &streamed), setting);
         // What is being built counts as temporary until it is claimed; the categories' own
         // maxima are those of the steps.
         setup_peak = tracker.peak();
@@ -51,7 +52,8 @@ Prediction predict(const Step& step, const plan::Setting& setting, const Treatme
       },
       {.sink = step.device.is_cuda() ? &allocator : nullptr, .workspaces = step.device.is_cpu()});
   if (setup_peak.total > prediction.peak.total) prediction.peak = setup_peak;
-  prediction.host_bytes += prediction.streamed_bytes;
+  prediction.streamed_bytes = streamed.bytes;
+  prediction.host_bytes += streamed.bytes;
   prediction.device = step.device.type();
   prediction.reserved_bytes = prediction.peak.total;
   if (!step.device.is_cuda()) return prediction;

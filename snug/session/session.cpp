@@ -177,7 +177,7 @@ class Session::Impl {
                                 memory::what_others_hold(options_.device) + what_would_fit(*refusal));
   }
 
-  Account account() { return Account(tracker_, host_, &streamed_bytes_); }
+  Account account() { return Account(tracker_, host_, &streamed_); }
   const plan::Plan* plan() const { return known_ ? &known_->plan : nullptr; }
   std::uint64_t last_peak_bytes() const { return last_peak_; }
   Measured measured() const {
@@ -251,7 +251,7 @@ class Session::Impl {
     constexpr double kPlenty = 0.7;
     const std::uint64_t states = 2 * tracker_.live()[trace::Category::Parameter];
     const std::uint64_t sent = host_->arena().peak_bytes();
-    return static_cast<double>(last_peak_ + sent - std::min(sent, streamed_bytes_) + states) >
+    return static_cast<double>(last_peak_ + sent - std::min(sent, streamed_.bytes) + states) >
            kPlenty * static_cast<double>(room_for_tensors());
   }
 
@@ -405,7 +405,7 @@ class Session::Impl {
     plan::Links links = plan::links_of(*options_.hardware);
     links.host_bytes = options_.host_budget_bytes.value_or(links.host_bytes);
     const auto model = std::make_shared<const plan::StepModel>(
-        std::move(sketch), /*passes=*/0, plan::MeasuredCosts(*options_.hardware), links, streamed_bytes_);
+        std::move(sketch), /*passes=*/0, plan::MeasuredCosts(*options_.hardware), links, streamed_);
     plan::Setting setting = known_ ? known_->plan.setting : plan::Setting{};
     if (rows_ > 0) setting.levers[plan::kMicroBatch.name] = rows_;
     setting.accumulation = model->sketched_passes();
@@ -505,7 +505,7 @@ class Session::Impl {
   memory::Tracker tracker_;  // refuses a second session before that one
   memory::Budget budget_;    // touches the first one's cap
   std::shared_ptr<host::Store> host_;
-  std::uint64_t streamed_bytes_ = 0;  // as its step says
+  plan::Streamed streamed_;  // as its step says
   capture::Sketcher sketcher_{tracker_};
   hooks::OperatorListenerGuard sketcher_guard_{sketcher_};
   Stage stage_;

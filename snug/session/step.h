@@ -38,10 +38,10 @@ namespace snug {
 // Where a step says what its memory is for: a session's, or that of a step on Meta.
 class Account {
  public:
-  // `streamed_bytes`: what the step says it streams is added there.
+  // `streamed`: what the step says of it is written there.
   explicit Account(memory::Tracker& tracker, std::shared_ptr<host::Store> host = nullptr,
-                   std::uint64_t* streamed_bytes = nullptr)
-      : tracker_(&tracker), host_(std::move(host)), streamed_bytes_(streamed_bytes) {}
+                   plan::Streamed* streamed = nullptr)
+      : tracker_(&tracker), host_(std::move(host)), streamed_(streamed) {}
 
   // See memory::Tracker.
   [[nodiscard]] memory::Tracker::Claim claim(trace::Category category) const {
@@ -52,15 +52,14 @@ class Account {
 
   // Where states may wait between steps. None on Meta, and where nobody foresaw any.
   const std::shared_ptr<host::Store>& host() const { return host_; }
-  // So many bytes do; every step brings them to the device and back.
-  void streams(std::uint64_t bytes) const {
-    if (streamed_bytes_) *streamed_bytes_ += bytes;
+  void streams(const plan::Streamed& streamed) const {
+    if (streamed_) *streamed_ = streamed;
   }
 
  private:
   memory::Tracker* tracker_;
   std::shared_ptr<host::Store> host_;
-  std::uint64_t* streamed_bytes_;
+  plan::Streamed* streamed_;
 };
 
 struct Step {

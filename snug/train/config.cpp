@@ -104,6 +104,16 @@ std::string_view name(optim::Master master) {
   return master == optim::Master::Split ? "split" : "fp32";
 }
 
+optim::UpdateTime parse_update(std::string_view text) {
+  for (optim::UpdateTime update : {optim::UpdateTime::InStep, optim::UpdateTime::BeforeForward})
+    if (text == name(update)) return update;
+  fail("`update` must be step or forward, got \"", text, "\"");
+}
+
+std::string_view name(optim::UpdateTime update) {
+  return update == optim::UpdateTime::InStep ? "step" : "forward";
+}
+
 Treatment treatment(const TrainConfig& config) {
   return {.plan = config.plan,
           .by_hand = {.recompute = config.recompute, .offload = config.offload, .regions = "layers."}};
@@ -171,6 +181,7 @@ Json to_json(const TrainConfig& config) {
                {"accumulation", config.accumulation()},
                {"head_chunks", config.head_chunks},
                {"states_on_host", config.states_on_host},
+               {"update", config.states_on_host > 0 ? Json(name(config.update)) : Json(nullptr)},
                {"seq_len", config.seq_len},
                {"seed", config.seed},
                {"device", config.device.str()},

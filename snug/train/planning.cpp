@@ -78,6 +78,7 @@ Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro
                          {"optimizer", name(config.optimizer.kind)},
                          {"master", master(config) ? Json(name(*master(config))) : Json(nullptr)},
                          {"momentum", config.optimizer.momentum},
+                         {"update", name(config.update)},
                          {"allow_quadratic", config.allow_quadratic}},
             .scratch_share = scratch_share(config)};
   for (const std::int64_t micro : micro_batches.empty() ? divisors(config.batch_size) : micro_batches)

@@ -179,6 +179,7 @@ RunSaver::RunSaver(std::filesystem::path run, const TrainConfig& config, Json ru
 
 std::filesystem::path RunSaver::save(std::int64_t step, const TrainingSetup& setup,
                                      const GradScaler& scaler) const {
+  setup.optimizer->finish();
   io::TrainingState state{.facts = {{"step", step},
                                     {"windows", step * batch_size_},
                                     {"torch", TORCH_VERSION},

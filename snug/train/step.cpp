@@ -77,10 +77,12 @@ TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, cons
   }
   account.adopt(model->parameters(), Category::Parameter);
   auto claim = account.claim(Category::Optimizer);
-  optimizer =
-      make_optimizer(model->parameters(), config.optimizer,
-                     {.on_host = static_cast<double>(config.states_on_host) / 100, .store = account.host()});
-  account.streams(optimizer->host_bytes());
+  optimizer = make_optimizer(model->parameters(), config.optimizer,
+                             {.on_host = static_cast<double>(config.states_on_host) / 100,
+                              .store = account.host(),
+                              .update = config.update});
+  account.streams(
+      {optimizer->host_bytes(), /*beside_forward=*/config.update == optim::UpdateTime::BeforeForward});
 }
 
 at::Tensor accumulate_gradients(models::LanguageModel& model, const io::Batch& batch,
@@ -121,7 +123,7 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
     control.factor = control.factor ? control.factor->mul_(clip) : clip;
   }
   setup.optimizer->step(inputs.lr, control);
-  setup.optimizer->zero_grad();
+  setup.optimizer->zero_grad();  // but for those that a deferred update holds
   return result;
 }
 

@@ -1,5 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
 #include "snug/base/error.h"
 #include "snug/capture/meta_kernels.h"
 #include "tests/optim/placements.h"
@@ -29,7 +34,7 @@ TEST_P(Placements, TakeTheMemoryOnMetaThatTheyTakeHere) {
       parameters.push_back(at::ones(shape, at::TensorOptions(device).dtype(GetParam().dtype)));
       parameters.back().mutable_grad() = at::ones_like(parameters.back());
     }
-    return [=] { testing::make_placed(GetParam(), parameters, {GetParam().on_host, store})->step(); };
+    return [=] { testing::make_placed(GetParam(), parameters, {GetParam().on_host, store, GetParam().update})->step(); };
   });
 }
 
@@ -48,6 +53,54 @@ TEST(Placement, StatesThatWereLoadedAreThoseOfTheNextStep) {
   testing::take_steps(first, *device, 2);
   testing::take_steps(second, *host, 2);
   for (std::size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(at::equal(first[i], second[i])) << i;
+}
+
+class Deferral : public ::testing::Test {
+ protected:
+  void give_gradients() {
+    for (at::Tensor& parameter : parameters) parameter.mutable_grad() = at::ones_like(parameter);
+  }
+  std::vector<at::Tensor> parameters = testing::placed_parameters(at::kCPU, at::kFloat);
+  const std::shared_ptr<host::Store> store =
+      std::make_shared<host::Store>(at::kCPU, host::StoreOptions{.budget_bytes = 1_GiB});
+  const AdamWOptions options{.placement = {1, store, UpdateTime::BeforeForward}};
+};
+
+TEST_F(Deferral, AnUpdateComesWithItsRegionAndHoldsItsGradientUntilThen) {
+  AdamW optimizer(parameters, options);
+  give_gradients();
+  const at::Tensor gradient = parameters[0].grad();
+  const at::Tensor before = parameters[0].detach().clone(), other = parameters[1].detach().clone();
+  optimizer.step();
+  EXPECT_FALSE(parameters[0].grad().defined());
+  EXPECT_EQ(gradient.use_count(), 2);
+  EXPECT_TRUE(parameters[2].grad().defined()) << "too small to leave: updated in step(), freed by zero_grad()";
+  { const hooks::RegionScope scope(testing::region_of_placed(0)); }
+  EXPECT_FALSE(at::equal(parameters[0], before));
+  EXPECT_EQ(gradient.use_count(), 1);
+  optimizer.finish();
+  EXPECT_FALSE(at::equal(parameters[1], other));
+}
+
+TEST_F(Deferral, TheLastOneIsNotLostWithTheOptimizer) {
+  const at::Tensor before = parameters[0].detach().clone();
+  {
+    AdamW optimizer(parameters, options);
+    give_gradients();
+    optimizer.step();
+  }
+  EXPECT_FALSE(at::equal(parameters[0], before));
+}
+
+TEST_F(Deferral, AParameterThatIsUsedWithoutItsUpdateIsAnError) {
+  AdamW optimizer(parameters, options);
+  give_gradients();
+  optimizer.step();
+  std::thread([&] { const hooks::RegionScope scope(testing::region_of_placed(0)); }).join();
+  give_gradients();
+  const std::string message = message_of<Error>([&] { optimizer.step(); });
+  EXPECT_NE(message.find("its last update still waits: region \"placed.0\" ran without it"), std::string::npos)
+      << message;
 }
 
 TEST(Placement, OnTheHostNeedsHostMemory) {

@@ -6,9 +6,11 @@
 #include <ATen/ATen.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "snug/base/bytes.h"
+#include "snug/hooks/region.h"
 #include "snug/host/store.h"
 #include "snug/optim/adamw.h"
 #include "snug/optim/sgd.h"
@@ -21,17 +23,19 @@ struct PlacedCase {
   optim::Master master;
   bool is_adamw;
   double on_host;
+  optim::UpdateTime update = optim::UpdateTime::InStep;
 };
 
 inline std::vector<PlacedCase> placed_cases() {
   std::vector<PlacedCase> cases;
   for (const bool is_adamw : {true, false})
-    for (const double on_host : {0.5, 1.0}) {
-      cases.push_back({at::kFloat, optim::Master::Split, is_adamw, on_host});
-      cases.push_back({at::kBFloat16, optim::Master::Split, is_adamw, on_host});
-      cases.push_back({at::kBFloat16, optim::Master::Fp32, is_adamw, on_host});
-      cases.push_back({at::kHalf, optim::Master::Fp32, is_adamw, on_host});
-    }
+    for (const double on_host : {0.5, 1.0})
+      for (const auto update : {optim::UpdateTime::InStep, optim::UpdateTime::BeforeForward}) {
+        cases.push_back({at::kFloat, optim::Master::Split, is_adamw, on_host, update});
+        cases.push_back({at::kBFloat16, optim::Master::Split, is_adamw, on_host, update});
+        cases.push_back({at::kBFloat16, optim::Master::Fp32, is_adamw, on_host, update});
+        cases.push_back({at::kHalf, optim::Master::Fp32, is_adamw, on_host, update});
+      }
   return cases;
 }
 
@@ -50,17 +54,24 @@ inline std::unique_ptr<optim::Optimizer> make_placed(const PlacedCase& some,
           .lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1, .master = some.master, .placement = placement});
 }
 
-// The largest is several slices, the second and third one each; the vector is too small to leave.
+inline std::string region_of_placed(std::size_t parameter) {
+  return "placed." + std::to_string(parameter);
+}
+
+// The largest is several slices, the second and third one each; the vector is too small to leave. The last
+// is bound to no region.
 inline std::vector<at::Tensor> placed_parameters(at::Device device, at::ScalarType dtype) {
   at::manual_seed(3);
   std::vector<at::Tensor> parameters;
   for (const auto& shape : std::vector<std::vector<std::int64_t>>{{1200, 2900}, {129, 130}, {64}, {300, 211}})
     parameters.push_back(at::randn(shape).to(device, dtype).requires_grad_());
+  for (std::size_t i = 0; i + 1 < parameters.size(); ++i)
+    hooks::bind_parameters(hooks::region_id(region_of_placed(i)), parameters[i]);
   return parameters;
 }
 
 // Clipped in some steps, called off in one; one parameter is without a gradient for a while, one has it in
-// another layout, one in fp32.
+// another layout, one in fp32. In some steps the regions run from the last to the first, or not at all.
 inline void take_steps(std::vector<at::Tensor>& parameters, optim::Optimizer& optimizer, int steps) {
   const auto scalar = [&](double value) {
     return at::full({}, value, at::TensorOptions(parameters[0].device()).dtype(at::kFloat));
@@ -68,6 +79,9 @@ inline void take_steps(std::vector<at::Tensor>& parameters, optim::Optimizer& op
   at::manual_seed(17);
   const at::Tensor noise = at::randn({1200 * 2900 + 20}).to(parameters[0].device());
   for (int step = 0; step < steps; ++step) {
+    for (std::size_t i = 0; i < parameters.size() && step % 5 != 4; ++i)
+      hooks::RegionScope(region_of_placed(step % 3 == 2 ? parameters.size() - 1 - i : i));
+    if (step % 5 == 4) optimizer.finish();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const at::Tensor gradient =
           noise.narrow(0, step, parameters[i].numel()).view(parameters[i].sizes()) * (0.1 + step % 3);
@@ -83,13 +97,14 @@ inline void take_steps(std::vector<at::Tensor>& parameters, optim::Optimizer& op
 }
 
 inline void expect_same_bits_on_the_host(at::Device device, const PlacedCase& some, int steps = 20) {
-  SCOPED_TRACE(::testing::Message() << some.dtype << (some.is_adamw ? " adamw " : " sgd ") << "master "
+  SCOPED_TRACE(::testing::Message() << (some.update == optim::UpdateTime::InStep ? "" : "deferred ")
+                                    << some.dtype << (some.is_adamw ? " adamw " : " sgd ") << "master "
                                     << static_cast<int>(some.master) << ", on the host " << some.on_host);
   std::vector<at::Tensor> here = placed_parameters(device, some.dtype);
   std::vector<at::Tensor> there = placed_parameters(device, some.dtype);
   const auto store = std::make_shared<host::Store>(device, host::StoreOptions{.budget_bytes = 1_GiB});
   const auto on_device = make_placed(some, here, {});
-  const auto on_host = make_placed(some, there, {some.on_host, store});
+  const auto on_host = make_placed(some, there, {some.on_host, store, some.update});
   EXPECT_GT(on_host->host_bytes(), 0u);
   EXPECT_EQ(on_host->state_bytes(), on_device->state_bytes());
   EXPECT_LE(static_cast<double>(on_host->host_bytes()),

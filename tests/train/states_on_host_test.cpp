@@ -49,10 +49,12 @@ TEST_F(StatesOnHost, ChangeMemoryAndNothingElse) {
         config.steps = 2;
         SCOPED_TRACE(to_json(config).dump());
         const std::vector<double> plain = losses_of(config);
-        for (const std::int64_t share : {40, 100}) {
-          config.states_on_host = share;
-          EXPECT_EQ(losses_of(config), plain) << share;
-        }
+        for (const std::int64_t share : {40, 100})
+          for (const auto update : {optim::UpdateTime::InStep, optim::UpdateTime::BeforeForward}) {
+            config.states_on_host = share;
+            config.update = update;
+            EXPECT_EQ(losses_of(config), plain) << share << " % " << name(update);
+          }
       }
 }
 

@@ -1,0 +1,91 @@
+#include "snug/optim/deferred.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "snug/base/error.h"
+
+namespace snug::optim {
+
+Deferred::Deferred(c10::Device device) : device_(device) {
+  if (device.is_cuda())
+    stream_ = c10::impl::VirtualGuardImpl(device.type())
+                  .getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+}
+
+void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::function<void(std::size_t)> go_to) {
+  constexpr std::size_t kAtOnce = 2;
+  ensure(stretches_.empty(), "updates were deferred while others wait");
+  updates_ = std::move(updates);
+  go_to_ = std::move(go_to);
+  for (const Update& update : *updates_) {
+    if (stretches_.empty() || stretches_.back().region != update.region)
+      stretches_.push_back({update.region, stretches_.empty() ? 0 : stretches_.back().end, nullptr});
+    ++stretches_.back().end;
+  }
+  asked_ = waited_ = 0;
+  if (stream_) {  // what the backward was given comes first
+    c10::Event reached(device_.type());
+    reached.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+    reached.block(*stream_);
+  }
+  ask_for(kAtOnce);
+}
+
+void Deferred::before_forward(hooks::RegionId region) {
+  constexpr std::size_t kAhead = 2;
+  const auto found =
+      std::find_if(stretches_.begin() + static_cast<std::ptrdiff_t>(waited_), stretches_.end(),
+                   [&](const Stretch& stretch) { return stretch.region == region; });
+  if (found == stretches_.end()) return;
+  const auto stretch = static_cast<std::size_t>(found - stretches_.begin());
+  ask_for(stretch + 1 + kAhead);
+  wait_for(stretch);
+}
+
+void Deferred::finish() {
+  if (stretches_.empty()) return;
+  ask_for(stretches_.size());
+  wait_for(stretches_.size() - 1);
+}
+
+void Deferred::ask_for(std::size_t stretches) {
+  const at::NoGradGuard no_grad;
+  std::optional<c10::StreamGuard> guard;
+  if (stream_) guard.emplace(*stream_);
+  for (; asked_ < std::min(stretches, stretches_.size()); ++asked_) {
+    Stretch& stretch = stretches_[asked_];
+    go_to_(stretch.end);
+    if (!stream_) continue;
+    stretch.done = std::make_unique<c10::Event>(device_.type());
+    stretch.done->record(*stream_);
+  }
+}
+
+// With it those before it.
+void Deferred::wait_for(std::size_t number) {
+  const Stretch& stretch = stretches_[number];
+  if (stream_) stretch.done->block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  for (std::size_t i = 0; i < stretch.end; ++i) (*updates_)[i].gradient.reset();
+  waited_ = number + 1;
+  if (waited_ < stretches_.size()) return;
+  updates_ = nullptr;
+  stretches_.clear();
+  go_to_ = nullptr;
+}
+
+void Deferred::check_unused() const {
+  if (!updates_) return;
+  for (const Update& update : *updates_)
+    if (update.gradient.defined() && update.parameter.grad().defined())
+      fail("parameter ", update.number, " has a new gradient and its last update still waits: region \"",
+           hooks::region_name(update.region),
+           "\" ran without it. Bind the parameter to the first region that reads it, and run that on the "
+           "thread that made the optimizer");
+}
+
+}  // namespace snug::optim
