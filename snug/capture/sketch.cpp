@@ -13,15 +13,15 @@
 namespace snug::capture {
 
 trace::Sketch sketch(const std::function<void(memory::Tracker&)>& run, bool workspaces, bool rest) {
-  const auto run_all = [&](memory::Tracker& tracker) -> std::function<void()> {
+  const auto run_all = [&](memory::Tracker& tracker) -> StepToSketch {
     run(tracker);
-    return [] {};
+    return {[] {}};
   };
   return sketch_step(run_all, workspaces, rest);
 }
 
-trace::Sketch sketch_step(const std::function<std::function<void()>(memory::Tracker&)>& set_up,
-                          bool workspaces, bool rest) {
+trace::Sketch sketch_step(const std::function<StepToSketch(memory::Tracker&)>& set_up, bool workspaces,
+                          bool rest) {
   register_meta_kernels();
   GradientSumScope sums;
   std::optional<WorkspaceScope> kernels_own;
@@ -33,14 +33,22 @@ trace::Sketch sketch_step(const std::function<std::function<void()>(memory::Trac
   hooks::OperatorListenerGuard sketcher_guard(sketcher);
   tape::Recording recording(tape::Fates::keep(), {.stand_ins = true, .rest = rest});
   sketcher.begin(recording);
-  const std::function<void()> step = set_up(tracker);
+  const StepToSketch step = set_up(tracker);
+  if (step.leaves_some) {
+    sketcher.pause(recording);
+    {
+      const hooks::MetaTargetScope own_workspaces(hooks::meta_stands_for_cuda() ? c10::kCUDA : c10::kCPU);
+      step.run();
+    }
+    sketcher.go_on(recording);
+  }
   const auto left = [&] { return tracker.live_bytes() - hooks::workspaces_on_meta(); };
   const std::uint64_t before = left();
-  step();
+  step.run();
   if (left() > before) {
     sketcher.finish(recording);
     sketcher.begin(recording);
-    step();
+    step.run();
   }
   return sketcher.finish(recording);
 }

@@ -20,9 +20,14 @@ namespace snug::capture {
 SNUG_API trace::Sketch sketch(const std::function<void(memory::Tracker&)>& run, bool workspaces = true,
                               bool rest = false);
 
-// The same of a step that `set_up` builds and returns. One that leaves more than it found, such as an
-// optimizer's states, is run again, and that is what is sketched.
-SNUG_API trace::Sketch sketch_step(const std::function<std::function<void()>(memory::Tracker&)>& set_up,
+struct StepToSketch {
+  std::function<void()> run;
+  bool leaves_some = false;  // for the next one, as gradients whose update waits
+};
+
+// The same of a step that `set_up` builds and returns. One that leaves some, or more than it found, such as
+// an optimizer's states, is run twice, and the second is what is sketched.
+SNUG_API trace::Sketch sketch_step(const std::function<StepToSketch(memory::Tracker&)>& set_up,
                                    bool workspaces = true, bool rest = false);
 
 }  // namespace snug::capture

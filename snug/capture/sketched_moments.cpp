@@ -1,6 +1,7 @@
 #include "snug/capture/sketched_moments.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace snug::capture {
 
@@ -31,6 +32,7 @@ std::uint32_t SketchedMoments::block(trace::BlockId id) const {
 }
 
 void SketchedMoments::alloc(const Event& event) {
+  if (found_ && found_->insert(event.block).second && alive_.contains(event.block)) return;
   if (unpacking_) {
     stand_ins_[event.block] = {*unpacking_, passages[*unpacking_].unpacks.size() - 1};
     return;
@@ -57,26 +59,39 @@ void SketchedMoments::free(const Event& event) {
   alive_.erase(found);
 }
 
+void SketchedMoments::pause() {
+  found_.emplace();
+}
+
+void SketchedMoments::go_on() {
+  const auto found = *std::exchange(found_, std::nullopt);
+  for (const auto& [id, block] : std::unordered_map(alive_))
+    if (!found.contains(id)) free({.kind = EventKind::Free, .block = id});
+  begin_step();
+}
+
 void SketchedMoments::begin_step() {
   sketch.begin = sketch.moments;
+  for (const auto& [id, block] : alive_) found_by_step_.insert(block);
 }
 
 // Note [What a step leaves]
 // A step that is sketched in the middle of a run finds what the one before left, and lets go of some of it:
-// its gradients, its loss. What it leaves in turn takes their places, size by size. What nobody claims and
+// its gradients, its loss. What it leaves in turn takes their places, by size and category. What nobody claims and
 // nothing before it had is an operator's own; claimed blocks (gradients of a single step) are as they were
 // sketched.
 void SketchedMoments::settle() {
   keep_what_was_torn_down();
-  std::multimap<std::uint64_t, std::uint32_t> places;  // by bytes
-  for (std::uint32_t i = 0; i < sketch.begin; ++i)
-    if (sketch.blocks[i].death != Sketch::kNever) places.emplace(sketch.blocks[i].bytes, i);
+  std::multimap<std::pair<std::uint64_t, trace::Category>, std::uint32_t> places;  // by bytes, what for
+  for (const std::uint32_t i : found_by_step_)
+    if (sketch.blocks[i].death != Sketch::kNever)
+      places.emplace(std::pair(sketch.blocks[i].bytes, categories_[i]), i);
   if (sketch.begin == 0) sketch.begin = end_of_setting_up();
   for (std::uint32_t i = 0; i < sketch.blocks.size(); ++i) {
     Sketch::Block& block = sketch.blocks[i];
     if (block.birth < sketch.begin || block.death != Sketch::kNever) continue;
-    if (const auto place = places.lower_bound(block.bytes);
-        place != places.end() && place->first == block.bytes) {
+    const std::pair key(block.bytes, categories_[i]);
+    if (const auto place = places.lower_bound(key); place != places.end() && place->first == key) {
       block.replaces = place->second;
       places.erase(place);
     } else {

@@ -3,7 +3,9 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -31,6 +33,10 @@ class SketchedMoments final : public trace::EventSink {
   void write(const trace::Event& event, const trace::NameTable& names) override;
   void begin_step();  // what was written so far is what it finds
   void settle();      // it is over: says what it leaves
+  // Between the two nothing is written; then what is there now, before go_on().
+  void pause();
+  void go_on();
+  bool is_paused() const { return found_.has_value(); }
 
   // As tape::SketchListener has them, between the events that come before and after.
   void begin_region(std::uint64_t tape);
@@ -59,6 +65,8 @@ class SketchedMoments final : public trace::EventSink {
   std::unordered_map<trace::BlockId, std::pair<std::uint64_t, std::size_t>> stand_ins_;  // tape, unpack
   std::optional<std::uint64_t> unpacking_;                                               // for this tape
   std::vector<trace::Category> categories_;                                              // by block
+  std::optional<std::unordered_set<trace::BlockId>> found_;  // after a pause
+  std::set<std::uint32_t> found_by_step_;                    // blocks
   std::vector<std::uint32_t> freed_last_;  // blocks, in order, after all that was allocated
 };
 

@@ -59,6 +59,19 @@ void Sketcher::begin(tape::Recording& recording, tape::Fates fates, bool offload
   recording.use(stand_ins_ ? tape::Fates::keep() : std::move(fates), this);
 }
 
+void Sketcher::pause(tape::Recording& recording) {
+  tracker_.send_to(nullptr);
+  moments_->pause();
+  recording.use(tape::Fates::keep());
+}
+
+void Sketcher::go_on(tape::Recording& recording) {
+  recording.take_tapes();
+  tracker_.send_to(moments_.get());
+  moments_->go_on();
+  recording.use(stand_ins_ ? tape::Fates::keep() : tape::Fates::recompute(), this);
+}
+
 Sketch Sketcher::finish(tape::Recording& recording) {
   recording.use(tape::Fates::recompute());
   tracker_.send_to(nullptr);
@@ -80,7 +93,7 @@ Sketch Sketcher::finish(tape::Recording& recording) {
 }
 
 void Sketcher::on_operator(hooks::OperatorCall& call) {
-  if (!moments_) return call.proceed();
+  if (!moments_ || moments_->is_paused()) return call.proceed();
   OperatorWork measured(call.op, call.stack);
   call.proceed();
   trace::Work work = measured.finish(call.stack);

@@ -40,6 +40,9 @@ class SNUG_API Sketcher final : public hooks::OperatorListener, public tape::Ske
   // nothing; what comes into a region may wait on the host.
   // `offloads`: these fates send what comes into a region to the host.
   void begin(tape::Recording& recording, tape::Fates fates = tape::Fates::recompute(), bool offloads = false);
+  // What happens in between is not part of it; what it leaves was there before the step.
+  void pause(tape::Recording& recording);
+  void go_on(tape::Recording& recording);
   // Throws Error if the graph of a region is still there. The recording has all fates Recompute afterwards.
   trace::Sketch finish(tape::Recording& recording);
   // Of what the finished step left: the tracker's block, and the sketch's.

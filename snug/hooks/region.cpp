@@ -48,6 +48,7 @@ struct OpenRegion {
   RegionId outer, outer_range;
 };
 thread_local std::vector<OpenRegion> open_regions;  // the innermost last
+thread_local int aside = 0;                         // AsideScopes
 
 void leave_innermost() {
   const OpenRegion& region = open_regions.back();
@@ -103,6 +104,16 @@ RegionId region_of_parameter(const at::Tensor& parameter) {
   std::lock_guard lock(table.mutex);
   auto entry = table.homes.find(parameter.unsafeGetTensorImpl());
   return entry == table.homes.end() ? 0 : entry->second.region;
+}
+
+AsideScope::AsideScope() {
+  ++aside;
+}
+AsideScope::~AsideScope() {
+  --aside;
+}
+bool AsideScope::on() noexcept {
+  return aside > 0;
 }
 
 RegionToken begin_region(RegionId id) {

@@ -80,6 +80,17 @@ class SNUG_API RegionListener {
   virtual void gradient_ready(const at::Tensor& /*leaf*/) {}
 };
 
+// Work of a listener's own in the middle of somebody's forward or backward: no part of it to those who record
+// that.
+class SNUG_API AsideScope {
+ public:
+  AsideScope();
+  ~AsideScope();
+  AsideScope(const AsideScope&) = delete;  // it is a stretch of time
+  AsideScope& operator=(const AsideScope&) = delete;
+  static bool on() noexcept;
+};
+
 class SNUG_API RegionListenerGuard {
  public:
   explicit RegionListenerGuard(RegionListener& listener);

@@ -54,6 +54,7 @@ void Deferred::finish() {
 }
 
 void Deferred::ask_for(std::size_t stretches) {
+  const hooks::AsideScope aside;
   const at::NoGradGuard no_grad;
   std::optional<c10::StreamGuard> guard;
   if (stream_) guard.emplace(*stream_);

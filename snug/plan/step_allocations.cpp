@@ -42,6 +42,9 @@ class Script {
       bytes_.push_back(block.bytes);
     }
     is_freed_.resize(deaths.size());
+    heirs_.resize(deaths.size(), kNoBlock);
+    for (BlockNumber i = 0; i < deaths.size(); ++i)
+      if (const BlockNumber before = sketch.blocks[i].replaces; before != Sketch::kNoBlock) heirs_[before] = i;
   }
 
   BlockNumber take(When when, std::uint64_t bytes, bool is_of_product = false) {
@@ -89,28 +92,29 @@ class Script {
     change.when.at = std::min(change.when.at, sketch.moments);
     changes_.push_back(change);
   }
-  std::optional<trace::BlockId> id(const Change& change, int step) const;
+  std::optional<trace::BlockId> id(const Change& change, int step, bool is_new) const;
   std::vector<BlockNumber> workspaces_of_backward() const;
 
   std::vector<std::uint64_t> bytes_;
   std::vector<bool> is_freed_;
+  std::vector<BlockNumber> heirs_;  // by block of the sketch: the one that takes its place, if any
   std::vector<Change> changes_;
 };
 
 // Of the block that a change is about in this step; none if this step does not make the change.
-std::optional<trace::BlockId> Script::id(const Change& change, int step) const {
+std::optional<trace::BlockId> Script::id(const Change& change, int step, bool is_new) const {
   const auto name = [&](int of_step, BlockNumber block) {
     return static_cast<trace::BlockId>(of_step) * bytes_.size() + block + 1;
   };
-  if (step == 0 || change.block >= sketch.blocks.size()) return name(step, change.block);
+  if (change.block >= sketch.blocks.size()) return name(step, change.block);
   const Sketch::Block& block = sketch.blocks[change.block];
   if (block.birth >= sketch.begin) {
     const bool is_made_once = block.death == Sketch::kNever && block.replaces == Sketch::kNoBlock;
-    return is_made_once ? std::nullopt : std::optional(name(step, change.block));
+    return step > 0 && is_made_once ? std::nullopt : std::optional(name(step, change.block));
   }
-  const auto heir = std::ranges::find(sketch.blocks, change.block, &Sketch::Block::replaces);
-  if (!change.is_free || heir == sketch.blocks.end()) return std::nullopt;
-  return name(step - 1, static_cast<BlockNumber>(heir - sketch.blocks.begin()));
+  const bool is_left = heirs_[change.block] != kNoBlock;  // by the step before
+  if (step == 0) return is_left && is_new ? std::nullopt : std::optional(name(step, change.block));
+  return change.is_free && is_left ? std::optional(name(step - 1, heirs_[change.block])) : std::nullopt;
 }
 
 // The first product of the backward takes them. One that runs again may be earlier than the sketch's first.
@@ -139,7 +143,7 @@ void Script::play(StepRange steps, trace::EventSink& sink) {
     const bool is_of_sketch = change.block < is_taken.size();
     if (step == 0 && is_of_sketch && !change.is_free && is_taken[change.block]) return;
     if (is_of_sketch) is_taken[change.block] = true;
-    const auto block = id(change, step);
+    const auto block = id(change, step, steps.is_new);
     if (!block) return;
     sink.write({.kind = change.is_free ? trace::EventKind::Free : trace::EventKind::Alloc,
                 .block = *block,

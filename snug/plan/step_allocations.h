@@ -23,6 +23,7 @@ namespace snug::plan {
 struct StepRange {
   int first = 0;
   int count = 2;
+  bool is_new = false;  // the run: its first step does not find what one would have left
 };
 
 // Writes an Alloc or a Free for each. `fates` has an entry for each call of the sketch, with one fate per

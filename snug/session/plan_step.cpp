@@ -51,10 +51,10 @@ trace::Sketch sketch_step(const Step& step, const plan::Setting& setting, const 
   check(static_cast<bool>(step.on_meta), "a step is planned by running it on Meta: Step::on_meta is empty");
   const hooks::MetaTargetScope target(step.device.type());
   return capture::sketch_step(
-      [&](memory::Tracker& tracker) -> std::function<void()> {
+      [&](memory::Tracker& tracker) -> capture::StepToSketch {
         auto run = step.on_meta(Account(tracker, nullptr, &streamed), setting);
-        if (links && !can_stream(streamed.bytes, *links)) return [] {};
-        return run;
+        if (links && !can_stream(streamed.bytes, *links)) return {[] {}};
+        return {std::move(run), /*leaves_some=*/streamed.bytes > 0 && streamed.beside_forward};
       },
       /*workspaces=*/step.device.is_cpu(), /*rest=*/true);
 }

@@ -3,18 +3,14 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "snug/hooks/region.h"
+
 namespace snug::tape {
 
 // Work of the tape's own: not recorded, and not autograd's.
 class Quiet {
- public:
-  Quiet();
-  ~Quiet();
-  Quiet(const Quiet&) = delete;  // it is a stretch of time
-  Quiet& operator=(const Quiet&) = delete;
-  static bool on() noexcept;
-
  private:
+  hooks::AsideScope aside_;
   at::AutoDispatchBelowADInplaceOrView below_autograd_;
 };
 

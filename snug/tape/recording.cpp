@@ -119,7 +119,7 @@ class Recording::Impl final : public hooks::OperatorListener,
   }
 
   void before_forward(hooks::RegionId region) override {
-    if (innermost != this || Quiet::on()) return;
+    if (innermost != this || hooks::AsideScope::on()) return;
     if (forward.rest && !forward.is_in_operator) leave_tape();
     if (!forward.tape) {
       if (!at::GradMode::is_enabled()) return;  // nothing is saved: an evaluation
@@ -130,7 +130,7 @@ class Recording::Impl final : public hooks::OperatorListener,
 
   void after_forward(hooks::RegionId) override {
     const std::size_t of_rest = forward.rest ? 1 : 0;
-    if (innermost != this || Quiet::on() || forward.levels.size() == of_rest) return;
+    if (innermost != this || hooks::AsideScope::on() || forward.levels.size() == of_rest) return;
     forward.levels.pop_back();
     if (forward.levels.empty()) return leave_tape();
     forward.tape->enter(&forward.levels.back());
@@ -143,7 +143,7 @@ class Recording::Impl final : public hooks::OperatorListener,
   }
 
   void on_operator(hooks::OperatorCall& call) override {
-    if (innermost != this || Quiet::on() || !is_recorded([&] { return is_followed(call); }))
+    if (innermost != this || hooks::AsideScope::on() || !is_recorded([&] { return is_followed(call); }))
       return call.proceed();
     const std::shared_ptr<Tape> tape = forward.tape;
     const bool was_in_operator = std::exchange(forward.is_in_operator, true);
@@ -158,12 +158,12 @@ class Recording::Impl final : public hooks::OperatorListener,
   }
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() override {
-    if (innermost != this || Quiet::on() || !is_recorded([] { return true; })) return nullptr;
+    if (innermost != this || hooks::AsideScope::on() || !is_recorded([] { return true; })) return nullptr;
     return std::make_unique<SavedValue>(forward.tape);
   }
 
   std::function<void()> on_function(const std::string& name, at::TensorList inputs) override {
-    if (innermost != this || Quiet::on() || is_pure(name) || !is_recorded([] { return false; })) return {};
+    if (innermost != this || hooks::AsideScope::on() || is_pure(name) || !is_recorded([] { return false; })) return {};
     return [tape = forward.tape, outer = forward.tape->enter_function(name, inputs)] {
       tape->leave_function(outer);
     };

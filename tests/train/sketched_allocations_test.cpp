@@ -71,7 +71,7 @@ bool expect_same(const TrainConfig& config, const plan::Planner& planner, const 
   const plan::StepModel& model = *planner.candidate(offer).model;
   const Prediction ran = predict(planned, {.steps = kSteps, .device_bytes = device_bytes});
   LiveLog sketched;
-  plan::replay_steps(model.timeline(), model.fates(offer.chosen), {.count = kSteps}, sketched);
+  plan::replay_steps(model.timeline(), model.fates(offer.chosen), {.count = kSteps, .is_new = true}, sketched);
   const auto logged = run_logged(planned).taken;
   const auto at = std::ranges::mismatch(sketched.taken, logged);
   EXPECT_TRUE(sketched.taken == logged)
