@@ -31,7 +31,7 @@ std::string lever_line(const plan::Lever& lever, const Planner& planner, const O
       lever.name == "recompute" ? "values recomputed in the backward"
       : lever.name == "offload"
           ? fmt::format("{} wait on the host",
-                        format_bytes(taken.host_bytes - planner.candidate(taken).model->streamed_bytes()))
+                        format_bytes(taken.host_bytes - planner.candidate(taken).model->streamed().bytes))
           : plan::text(planner.candidate(taken).setting, lever.name);
   return fmt::format("  {:<14} {:>12}  {:>+9.1f} %   {}\n", lever.name, "-" + format_bytes(lever.saved_bytes),
                      percent(lever.cost_seconds, planner.plain().step_seconds), what);

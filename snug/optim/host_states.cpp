@@ -15,8 +15,9 @@ namespace snug::optim {
 
 namespace {
 
-// Copies of a few MiB have the link's whole rate; what is under way is three times this.
-constexpr std::int64_t kMostBufferBytes = 32_MiB;
+// Copies of a few MiB have the link's whole rate. A kernel beside a forward may wait a millisecond or two for
+// one of its products to end: meanwhile the other buffers keep both directions busy.
+constexpr std::int64_t kMostBufferBytes = 24_MiB;
 constexpr std::int64_t kAlignment = host::kPieceBytes;  // of each tensor in a buffer, as in the arena
 
 std::int64_t aligned(std::int64_t bytes) {
@@ -27,14 +28,6 @@ std::int64_t buffer_bytes(const HostStates::Group& group, std::int64_t count) {
   std::int64_t bytes = 0;
   for (const at::Tensor& tensor : group) bytes += aligned(count * tensor.element_size());
   return bytes;
-}
-
-// Elements of a group that a buffer takes.
-std::int64_t slice_elements(const HostStates::Group& group) {
-  std::int64_t bytes = 0;
-  for (const at::Tensor& tensor : group) bytes += tensor.element_size();
-  const std::int64_t most = kMostBufferBytes / bytes / kAlignment * kAlignment;
-  return std::min(most, group.front().numel());
 }
 
 std::byte* host_data(const at::Tensor& tensor, std::int64_t begin) {
@@ -83,6 +76,16 @@ void HostStates::reserve_buffers(const std::vector<Group>& groups) {
     buffer.memory = at::empty({bytes}, at::TensorOptions(at::kByte).device(device_));
 }
 
+// Elements of a group that a buffer takes. All buffers together are a small part of the states.
+std::int64_t HostStates::slice_elements(const Group& group) const {
+  constexpr std::int64_t kLeastBytes = 64 * 1024, kSmallPart = 8;
+  std::int64_t bytes = 0;
+  for (const at::Tensor& tensor : group) bytes += tensor.element_size();
+  const std::int64_t most = std::clamp(static_cast<std::int64_t>(bytes_ / (kBuffers * kSmallPart)),
+                                       kLeastBytes, kMostBufferBytes);
+  return std::min(most / bytes / kAlignment * kAlignment, group.front().numel());
+}
+
 HostStates::Group HostStates::carve(const Buffer& buffer, const Group& group, std::int64_t count) const {
   Group tensors;
   std::int64_t offset = 0;
@@ -114,7 +117,7 @@ void HostStates::send(Buffer& buffer, const Group& group, const Slice& slice) {
 HostStates::Walk::Walk(HostStates& states, std::vector<Group> groups, std::function<void(const Slice&)> use)
     : states_(states), groups_(std::move(groups)), use_(std::move(use)) {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
-    const std::int64_t all = groups_[i].front().numel(), most = slice_elements(groups_[i]);
+    const std::int64_t all = groups_[i].front().numel(), most = states_.slice_elements(groups_[i]);
     for (std::int64_t begin = 0; begin < all; begin += most)
       slices_.push_back({i, begin, std::min(most, all - begin), {}});
   }
@@ -124,7 +127,7 @@ HostStates::Walk::Walk(HostStates& states, std::vector<Group> groups, std::funct
 }
 
 void HostStates::Walk::go_to(std::size_t group) {
-  constexpr std::size_t kAhead = 2;
+  constexpr std::size_t kAhead = kBuffers - 1;
   for (; used_ < slices_.size() && slices_[used_].group < group; ++used_) {
     for (; fetched_ < slices_.size() && fetched_ <= used_ + kAhead; ++fetched_) {
       Slice& next = slices_[fetched_];

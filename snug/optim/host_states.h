@@ -65,6 +65,7 @@ class HostStates {
   void finish() const;
 
  private:
+  std::int64_t slice_elements(const Group& group) const;
   Group carve(const Buffer& buffer, const Group& group, std::int64_t count) const;
   void fetch(Buffer& buffer, const Group& group, const Slice& slice);
   void send(Buffer& buffer, const Group& group, const Slice& slice);
@@ -72,7 +73,8 @@ class HostStates {
   const c10::Device device_;
   const std::shared_ptr<host::Store> store_;
   std::uint64_t bytes_ = 0;
-  std::array<Buffer, 3> buffers_;
+  static constexpr std::size_t kBuffers = 6;
+  std::array<Buffer, kBuffers> buffers_;
 };
 
 }  // namespace snug::optim

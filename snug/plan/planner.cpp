@@ -147,7 +147,7 @@ std::uint64_t Overhead::left_of(std::uint64_t budget) const {
 Amount Planner::all_kept(std::size_t candidate) const {
   const StepModel& model = *candidates_[candidate].model;
   const Overhead& overhead = candidate == 0 && plain_overhead_ ? *plain_overhead_ : overhead_;
-  return {overhead.on_top_of(model.peak_bytes(model.all_kept()), model.streamed_bytes()),
+  return {overhead.on_top_of(model.peak_bytes(model.all_kept()), model.streamed().bytes),
           model.seconds(model.all_kept())};
 }
 
@@ -217,7 +217,7 @@ std::vector<Lever> Planner::levers(const Offer& taken) const {
       pull(kind.name, all_kept(static_cast<std::size_t>(there - candidates_.begin())));
   }
   const std::vector<std::uint32_t> on_device = model->without_offload(taken.chosen);
-  pull("recompute", {overhead_.on_top_of(model->peak_bytes(on_device), model->streamed_bytes()),
+  pull("recompute", {overhead_.on_top_of(model->peak_bytes(on_device), model->streamed().bytes),
                      model->seconds(on_device)});
   pull("offload", {taken.peak_bytes, taken.seconds});
   return levers;

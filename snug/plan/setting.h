@@ -44,6 +44,8 @@ struct SNUG_API Setting {
 struct Streamed {
   std::uint64_t bytes = 0;
   bool beside_forward = false;  // while the first pass runs forward; else after the last backward
+
+  bool leaves_gradients() const { return bytes > 0 && beside_forward; }  // for the next step
 };
 
 // "micro-batch 4 x 2, logits in 16 pieces"; of one lever, if one is named.

@@ -276,6 +276,10 @@ class ReplayedCall final : public trace::ClosureBytes {
 
 }  // namespace
 
+int steps_to_settle(bool leaves_gradients) {
+  return leaves_gradients ? 8 : 2;
+}
+
 void replay_steps(const Timeline& timeline, std::span<const std::vector<Fate>> fates, StepRange steps,
                   trace::EventSink& sink) {
   const Sketch& sketch = timeline.sketch();

@@ -26,6 +26,9 @@ struct StepRange {
   bool is_new = false;  // the run: its first step does not find what one would have left
 };
 
+// Until they repeat: gradients that a step leaves lie elsewhere after each of the first ones.
+SNUG_API int steps_to_settle(bool leaves_gradients);
+
 // Writes an Alloc or a Free for each. `fates` has an entry for each call of the sketch, with one fate per
 // value of its tape.
 SNUG_API void replay_steps(const Timeline& timeline, std::span<const std::vector<Fate>> fates,

@@ -134,9 +134,12 @@ StepModel::StepModel(Sketch sketch, double passes, const Cost& cost, const Links
   for (const trace::Work& work : sketch_->operators)
     operator_seconds_.push_back(work.name.empty() ? 0 : cost(work));
   find_regions();
+  if (passes == 0) passes = static_cast<double>(passes_.size());
+  if (streamed_.beside_forward)
+    link_is_taken_ = std::min(1.0, streaming_seconds() / std::max(forward_seconds(), 1e-9)) / passes;
   find_choices();
   build_problem();
-  share_seconds(passes > 0 ? passes : static_cast<double>(passes_.size()));
+  share_seconds(passes);
 }
 
 // A pass is over when its backward begins; the next call is of another. A region that earlier passes did not
@@ -328,6 +331,11 @@ Choice StepModel::measure(std::size_t number, const std::vector<Profile>& profil
     for (const std::uint32_t operation : profile.operations)
       choice.backward_seconds += operator_seconds_[sketch_->calls[call].operators[operation]];
   }
+  // What it sends has to wait for what streams. (Said of the backward, where nobody takes it for time that
+  // hides a copy to the host.)
+  if (choice.offloaded_bytes > 0)
+    choice.backward_seconds +=
+        link_is_taken_ * static_cast<double>(choice.offloaded_bytes) / links_.to_host_rate;
   const double calls_per_pass =
       static_cast<double>(region.calls.size()) / static_cast<double>(passes_.size());
   choice.forward_seconds *= calls_per_pass;
@@ -402,26 +410,26 @@ void StepModel::share_seconds(double passes) {
   }
   const double optimizer = seconds_between({last, static_cast<std::uint32_t>(operator_seconds_.size())});
   problem_.passes = passes;
-  problem_.fixed_seconds = optimizer + streaming_seconds(optimizer) + passes * std::max(outside, 0.0);
+  // What streams does so behind the optimizer's kernels, or behind the first pass's forward.
+  const double hidden = streamed_.beside_forward ? forward_seconds() : optimizer;
+  problem_.fixed_seconds = optimizer + std::max(0.0, streaming_seconds() - hidden) + passes * std::max(outside, 0.0);
   problem_.to_host_rate = links_.to_host_rate;
   problem_.to_device_rate = links_.to_device_rate;
   problem_.copy_slowdown = links_.copy_slowdown;
 }
 
-// What is left of it behind what runs meanwhile: the optimizer's kernels, or the first pass's forward. Both
-// directions are at work.
-double StepModel::streaming_seconds(double optimizer) const {
+// Both directions are at work.
+double StepModel::streaming_seconds() const {
   if (streamed_.bytes == 0 || !links_.are_there()) return 0;  // nothing, or nobody measured it
   const auto bytes = static_cast<double>(streamed_.bytes);
   const double one_way = bytes / std::min(links_.to_host_rate, links_.to_device_rate);
-  const double all =
-      links_.both_ways_rate > 0 ? std::max(one_way, 2 * bytes / links_.both_ways_rate) : 2 * one_way;
-  double beside = optimizer;
-  if (streamed_.beside_forward) {
-    beside = 0;
-    for (const std::size_t call : passes_.front()) beside += seconds_between(sketch_->calls[call].forward);
-  }
-  return std::max(0.0, all - beside);
+  return links_.both_ways_rate > 0 ? std::max(one_way, 2 * bytes / links_.both_ways_rate) : 2 * one_way;
+}
+
+double StepModel::forward_seconds() const {
+  double seconds = 0;
+  for (const std::size_t call : passes_.front()) seconds += seconds_between(sketch_->calls[call].forward);
+  return seconds;
 }
 
 double StepModel::seconds_between(Sketch::Call::Operators operators) const {

@@ -56,7 +56,7 @@ class SNUG_API StepModel {
   // Of the region; empty if it is the only one of its name, and so for all passes.
   std::vector<std::int64_t> own_passes(const Region& region) const;
   std::int64_t sketched_passes() const { return static_cast<std::int64_t>(passes_.size()); }
-  std::uint64_t streamed_bytes() const { return streamed_.bytes; }
+  const Streamed& streamed() const { return streamed_; }
   const Problem& problem() const { return problem_; }
   std::vector<std::uint32_t> all_kept() const { return std::vector<std::uint32_t>(regions_.size()); }
 
@@ -87,7 +87,8 @@ class SNUG_API StepModel {
   std::vector<trace::ValueIndex> movable_values(std::size_t call, const std::vector<Fate>& fates) const;
   void build_problem();
   void share_seconds(double passes);
-  double streaming_seconds(double optimizer) const;
+  double streaming_seconds() const;
+  double forward_seconds() const;  // of the first pass
   std::uint64_t most_on_host() const;  // of one region
   double seconds_between(Sketch::Call::Operators operators) const;
   std::vector<const Profile*> profiles(std::span<const std::uint32_t> chosen) const;
@@ -101,6 +102,7 @@ class SNUG_API StepModel {
   std::unique_ptr<const Sketch> sketch_;
   Timeline timeline_;
   std::vector<double> operator_seconds_;
+  double link_is_taken_ = 0;  // by what streams, of the forwards' time
   std::vector<Region> regions_;
   std::vector<std::vector<std::size_t>> passes_;  // their calls
   struct Place {

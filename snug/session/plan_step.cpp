@@ -54,7 +54,7 @@ trace::Sketch sketch_step(const Step& step, const plan::Setting& setting, const 
       [&](memory::Tracker& tracker) -> capture::StepToSketch {
         auto run = step.on_meta(Account(tracker, nullptr, &streamed), setting);
         if (links && !can_stream(streamed.bytes, *links)) return {[] {}};
-        return {std::move(run), /*leaves_some=*/streamed.bytes > 0 && streamed.beside_forward};
+        return {std::move(run), /*leaves_some=*/streamed.leaves_gradients()};
       },
       /*workspaces=*/step.device.is_cpu(), /*rest=*/true);
 }

@@ -5,6 +5,7 @@
 #include "snug/host/arena.h"
 #include "snug/plan/allocator_replay.h"
 #include "snug/plan/hardware.h"
+#include "snug/plan/step_allocations.h"
 
 namespace snug {
 
@@ -44,7 +45,9 @@ Prediction predict(const Step& step, const plan::Setting& setting, const Treatme
         setup_peak = tracker.peak();
         tracker.reset_peak();
         const auto recording = make_recording(treatment, {.prove = false});
-        for (std::int64_t i = 0; i < options.steps; ++i) {
+        const int steps =
+            options.steps > 0 ? options.steps : plan::steps_to_settle(streamed.leaves_gradients());
+        for (int i = 0; i < steps; ++i) {
           run();
           if (recording) recording->end_step();
         }

@@ -16,8 +16,6 @@
 namespace snug::train {
 namespace {
 
-constexpr int kSteps = 2;
-
 TrainConfig random_gpu_step(std::mt19937& random) {
   const auto pick = [&](std::initializer_list<std::int64_t> from) {
     return from.begin()[std::uniform_int_distribution<std::size_t>(0, from.size() - 1)(random)];
@@ -46,14 +44,14 @@ TrainConfig random_gpu_step(std::mt19937& random) {
 }
 
 // As predict() runs it.
-LiveLog run_logged(const TrainConfig& config) {
+LiveLog run_logged(const TrainConfig& config, int steps) {
   const hooks::MetaTargetScope target(config.device.type());
   LiveLog log;
   capture::capture(c10::kMeta,
                    [&](memory::Tracker& tracker) {
                      TrainingSetup setup(config, c10::kMeta, Account(tracker));
                      const auto recording = make_recording(treatment(config), {.prove = false});
-                     for (int step = 0; step < kSteps; ++step) {
+                     for (int step = 0; step < steps; ++step) {
                        run_meta_step(setup, config, Account(tracker));
                        if (recording) recording->end_step();
                      }
@@ -69,10 +67,11 @@ bool expect_same(const TrainConfig& config, const plan::Planner& planner, const 
   take(planner.write_down(planner.about(offer, offer.peak_bytes), identity_of(make_step(config))), planned);
   SCOPED_TRACE(to_json(planned).dump());
   const plan::StepModel& model = *planner.candidate(offer).model;
-  const Prediction ran = predict(planned, {.steps = kSteps, .device_bytes = device_bytes});
+  const int steps = plan::steps_to_settle(model.streamed().leaves_gradients());
+  const Prediction ran = predict(planned, {.device_bytes = device_bytes});
   LiveLog sketched;
-  plan::replay_steps(model.timeline(), model.fates(offer.chosen), {.count = kSteps, .is_new = true}, sketched);
-  const auto logged = run_logged(planned).taken;
+  plan::replay_steps(model.timeline(), model.fates(offer.chosen), {.count = steps, .is_new = true}, sketched);
+  const auto logged = run_logged(planned, steps).taken;
   const auto at = std::ranges::mismatch(sketched.taken, logged);
   EXPECT_TRUE(sketched.taken == logged)
       << "of " << sketched.taken.size() << " and " << logged.size() << " allocations, the first to differ is "
