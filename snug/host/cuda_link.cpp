@@ -9,6 +9,7 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "snug/base/error.h"
 
@@ -32,7 +33,7 @@ class CudaCopy final : public Copy {
 };
 
 // A stream of our own, never destroyed: those of torch's pool are handed out again after 32 requests.
-c10::cuda::CUDAStream make_copy_stream(c10::DeviceIndex device) {
+c10::cuda::CUDAStream make_stream(c10::DeviceIndex device) {
   const c10::cuda::CUDAGuard guard(device);
   int lowest = 0, highest = 0;
   C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
@@ -44,7 +45,7 @@ c10::cuda::CUDAStream make_copy_stream(c10::DeviceIndex device) {
 // One direction.
 class CopyStream {
  public:
-  explicit CopyStream(c10::DeviceIndex device) : stream_(make_copy_stream(device)) {}
+  explicit CopyStream(c10::DeviceIndex device) : stream_(make_stream(device)) {}
 
   CopyPtr push(const void* from, void* to, std::uint64_t bytes, cudaMemcpyKind kind, const CopyPtr& before) {
     std::lock_guard lock(mutex_);  // numbers in the order of the stream
@@ -68,6 +69,11 @@ class CudaLink final : public Link {
   explicit CudaLink(c10::DeviceIndex device)
       : Link({c10::kCUDA, device}), to_host_(device), to_device_(device) {}
 
+  std::optional<c10::Stream> stream_beside() override {
+    std::call_once(is_made_, [&] { beside_ = make_stream(device().index()).unwrap(); });
+    return beside_;
+  }
+
   CopyPtr copy_to_host(const void* from, void* to, std::uint64_t bytes, const CopyPtr& before) override {
     return to_host_.push(from, to, bytes, cudaMemcpyDeviceToHost, before);
   }
@@ -77,6 +83,8 @@ class CudaLink final : public Link {
 
  private:
   CopyStream to_host_, to_device_;
+  std::once_flag is_made_;
+  std::optional<c10::Stream> beside_;
 };
 
 struct OpenCudaLinks {

@@ -13,9 +13,11 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "snug/base/export.h"
 #include "snug/host/arena.h"
@@ -31,6 +33,9 @@ class SNUG_API Link {
   static std::shared_ptr<Link> open(c10::Device device);
 
   c10::Device device() const { return device_; }
+  // For work between copies, beside the caller's stream; none where nothing runs beside the caller. One of
+  // our own: the first that torch's pool hands out makes a hundred more, in some 60 MiB of the device.
+  virtual std::optional<c10::Stream> stream_beside() { return std::nullopt; }
 
   // bytes <= slot.bytes(); for CUDA the slot is of a pinned arena. Memory at `from` or `to` is held by the
   // caller until it waited for the copy.

@@ -11,10 +11,8 @@
 
 namespace snug::optim {
 
-Deferred::Deferred(c10::Device device) : device_(device) {
-  if (device.is_cuda())
-    stream_ = c10::impl::VirtualGuardImpl(device.type())
-                  .getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+c10::Stream Deferred::callers_stream() const {
+  return c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device());
 }
 
 void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::function<void(std::size_t)> go_to) {
@@ -29,8 +27,8 @@ void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::function
   }
   asked_ = waited_ = 0;
   if (stream_) {  // what the backward was given comes first
-    c10::Event reached(device_.type());
-    reached.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+    c10::Event reached(stream_->device_type());
+    reached.record(callers_stream());
     reached.block(*stream_);
   }
   ask_for(kAtOnce);
@@ -62,7 +60,7 @@ void Deferred::ask_for(std::size_t stretches) {
     Stretch& stretch = stretches_[asked_];
     go_to_(stretch.end);
     if (!stream_) continue;
-    stretch.done = std::make_unique<c10::Event>(device_.type());
+    stretch.done = std::make_unique<c10::Event>(stream_->device_type());
     stretch.done->record(*stream_);
   }
 }
@@ -70,7 +68,7 @@ void Deferred::ask_for(std::size_t stretches) {
 // With it those before it.
 void Deferred::wait_for(std::size_t number) {
   const Stretch& stretch = stretches_[number];
-  if (stream_) stretch.done->block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  if (stream_) stretch.done->block(callers_stream());
   for (std::size_t i = 0; i < stretch.end; ++i) (*updates_)[i].gradient.reset();
   waited_ = number + 1;
   if (waited_ < stretches_.size()) return;

@@ -20,7 +20,8 @@ namespace snug::optim {
 
 class Deferred final : private hooks::RegionListener {
  public:
-  explicit Deferred(c10::Device device);
+  // `stream`: where they are done; none: where the caller is.
+  explicit Deferred(std::optional<c10::Stream> stream) : stream_(stream) {}
 
   struct Update {
     std::size_t number;  // of the parameter, for messages
@@ -38,6 +39,7 @@ class Deferred final : private hooks::RegionListener {
   void before_forward(hooks::RegionId region) override;
   void ask_for(std::size_t stretches);
   void wait_for(std::size_t stretch);
+  c10::Stream callers_stream() const;
 
   // Updates of one region that follow one another.
   struct Stretch {
@@ -46,8 +48,7 @@ class Deferred final : private hooks::RegionListener {
     std::unique_ptr<c10::Event> done;
   };
 
-  const c10::Device device_;
-  std::optional<c10::Stream> stream_;  // none where nothing runs beside the caller
+  const std::optional<c10::Stream> stream_;
   std::shared_ptr<std::vector<Update>> updates_;  // null: none
   std::vector<Stretch> stretches_;
   std::function<void(std::size_t)> go_to_;

@@ -53,6 +53,10 @@ HostStates::~HostStates() {
   }
 }
 
+std::optional<c10::Stream> HostStates::stream_beside() const {
+  return store_ ? store_->link().stream_beside() : std::nullopt;
+}
+
 at::Tensor HostStates::zeros(at::IntArrayRef sizes, at::ScalarType dtype) {
   const auto options = at::TensorOptions(dtype);
   const auto bytes = static_cast<std::uint64_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);

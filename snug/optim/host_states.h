@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "snug/host/store.h"
@@ -32,6 +33,8 @@ class HostStates {
   // On Meta there is no store: tensors have sizes and no memory, and nothing is copied.
   HostStates(c10::Device device, std::shared_ptr<host::Store> store);
   ~HostStates();
+
+  std::optional<c10::Stream> stream_beside() const;  // see host::Link
 
   at::Tensor zeros(at::IntArrayRef sizes, at::ScalarType dtype);
   std::uint64_t bytes() const { return bytes_; }

@@ -63,7 +63,7 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master maste
   }
   if (host_) host_->reserve_buffers(groups);
   if (host_ && placement.update == UpdateTime::BeforeForward)
-    deferred_ = std::make_unique<Deferred>(parameters_[0].device());
+    deferred_ = std::make_unique<Deferred>(host_->stream_beside());
 }
 
 Optimizer::~Optimizer() = default;
