@@ -34,15 +34,17 @@ void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::function
   ask_for(kAtOnce);
 }
 
+// Every region asks for some more, so that their copies take turns with what the regions themselves offload.
 void Deferred::before_forward(hooks::RegionId region) {
-  constexpr std::size_t kAhead = 2;
+  constexpr std::size_t kPerRegion = 2;
+  if (stretches_.empty()) return;
   const auto found =
       std::find_if(stretches_.begin() + static_cast<std::ptrdiff_t>(waited_), stretches_.end(),
                    [&](const Stretch& stretch) { return stretch.region == region; });
-  if (found == stretches_.end()) return;
   const auto stretch = static_cast<std::size_t>(found - stretches_.begin());
-  ask_for(stretch + 1 + kAhead);
-  wait_for(stretch);
+  const bool is_waited_for = found != stretches_.end();
+  ask_for(std::max(is_waited_for ? stretch + 1 : 0, asked_ + kPerRegion));
+  if (is_waited_for) wait_for(stretch);
 }
 
 void Deferred::finish() {

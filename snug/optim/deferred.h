@@ -1,7 +1,7 @@
 // Updates that step() was asked for and that wait until their parameters are needed: each is done when the
 // region its parameter is bound to (hooks/region.h) runs forward again. On a GPU they are asked of a stream
-// of their own, some regions ahead, so that the copies of one region's states run beside the forward of those
-// before it. Internal to optim.
+// of their own while earlier regions run, so that the copies of one region's states are beside the forward of
+// those before it. Internal to optim.
 #pragma once
 
 #include <ATen/core/Tensor.h>

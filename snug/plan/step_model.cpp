@@ -410,9 +410,12 @@ void StepModel::share_seconds(double passes) {
   }
   const double optimizer = seconds_between({last, static_cast<std::uint32_t>(operator_seconds_.size())});
   problem_.passes = passes;
-  // What streams does so behind the optimizer's kernels, or behind the first pass's forward.
+  // What streams does so behind the optimizer's kernels, or behind the first pass's forward, which it slows.
+  const double streaming = streaming_seconds();
   const double hidden = streamed_.beside_forward ? forward_seconds() : optimizer;
-  problem_.fixed_seconds = optimizer + std::max(0.0, streaming_seconds() - hidden) + passes * std::max(outside, 0.0);
+  const double slowed = streamed_.beside_forward ? links_.copy_slowdown * std::min(streaming, hidden) : 0;
+  problem_.fixed_seconds =
+      optimizer + std::max(0.0, streaming - hidden) + slowed + passes * std::max(outside, 0.0);
   problem_.to_host_rate = links_.to_host_rate;
   problem_.to_device_rate = links_.to_device_rate;
   problem_.copy_slowdown = links_.copy_slowdown;
