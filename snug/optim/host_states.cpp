@@ -15,9 +15,8 @@ namespace snug::optim {
 
 namespace {
 
-// Copies of a few MiB have the link's whole rate. A kernel beside a forward may wait a millisecond or two for
-// one of its products to end: meanwhile the other buffers keep both directions busy.
-constexpr std::int64_t kMostBufferBytes = 24_MiB;
+// Copies of a few MiB have the link's whole rate.
+constexpr std::int64_t kMostBufferBytes = 32_MiB;
 constexpr std::int64_t kAlignment = host::kPieceBytes;  // of each tensor in a buffer, as in the arena
 
 std::int64_t aligned(std::int64_t bytes) {
@@ -85,8 +84,8 @@ std::int64_t HostStates::slice_elements(const Group& group) const {
   constexpr std::int64_t kLeastBytes = 64 * 1024, kSmallPart = 8;
   std::int64_t bytes = 0;
   for (const at::Tensor& tensor : group) bytes += tensor.element_size();
-  const std::int64_t most = std::clamp(static_cast<std::int64_t>(bytes_ / (kBuffers * kSmallPart)),
-                                       kLeastBytes, kMostBufferBytes);
+  const std::int64_t most =
+      std::clamp(static_cast<std::int64_t>(bytes_ / (kBuffers * kSmallPart)), kLeastBytes, kMostBufferBytes);
   return std::min(most / bytes / kAlignment * kAlignment, group.front().numel());
 }
 

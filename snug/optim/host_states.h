@@ -76,7 +76,7 @@ class HostStates {
   const c10::Device device_;
   const std::shared_ptr<host::Store> store_;
   std::uint64_t bytes_ = 0;
-  static constexpr std::size_t kBuffers = 6;
+  static constexpr std::size_t kBuffers = 3;
   std::array<Buffer, kBuffers> buffers_;
 };
 

@@ -71,7 +71,7 @@ struct TrainConfig {
   std::int64_t micro_batch = 8;     // sequences per forward; divides batch_size
   std::int64_t head_chunks = 0;     // pieces in which the head makes its logits; 0: by their size
   std::int64_t states_on_host = 0;  // per cent of the optimizer's states that wait there between steps
-  optim::UpdateTime update = optim::UpdateTime::BeforeForward;  // of parameters with these
+  optim::UpdateTime update = optim::UpdateTime::InStep;  // of parameters with these
   std::int64_t seq_len = 256;
   std::uint64_t seed = 0;
   c10::Device device = c10::kCPU;

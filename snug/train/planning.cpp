@@ -78,9 +78,9 @@ Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro
                          {"optimizer", name(config.optimizer.kind)},
                          {"master", master(config) ? Json(name(*master(config))) : Json(nullptr)},
                          {"momentum", config.optimizer.momentum},
-                         {"update", name(config.update)},
                          {"allow_quadratic", config.allow_quadratic}},
             .scratch_share = scratch_share(config)};
+  if (config.update != optim::UpdateTime::InStep) step.identity["update"] = name(config.update);
   for (const std::int64_t micro : micro_batches.empty() ? divisors(config.batch_size) : micro_batches)
     for (const std::int64_t chunks : head_chunks(config, micro))
       for (const std::int64_t share : shares_on_host(config)) {

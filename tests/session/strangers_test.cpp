@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -13,7 +14,10 @@
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
+#include "snug/hooks/region.h"
+#include "snug/host/store.h"
 #include "snug/memory/out_of_budget.h"
+#include "snug/optim/adamw.h"
 #include "snug/session/plan_step.h"
 #include "snug/session/session.h"
 #include "snug/tape/region.h"
@@ -309,6 +313,51 @@ TEST_F(Strangers, AStepThatKeepsNothingAndDoesNotFitSaysWhatWould) {
   EXPECT_NE(message(false).find("split the batch with Session::passes()"), std::string::npos);
   EXPECT_NE(message(true).find("a pass is one already"), std::string::npos) << message(true);
   drop_gradients(parameters);
+}
+
+// Whoever came first, the session or the optimizer; between regions there is code of nobody's.
+TEST_F(Strangers, UpdatesThatWaitForTheNextForwardAreNoPartOfIt) {
+  constexpr std::int64_t kWide = 160;
+  const auto store = std::make_shared<host::Store>(at::kCPU, host::StoreOptions{.budget_bytes = 1_GiB});
+  const auto train = [&](const optim::Placement& placement, bool with_session, bool session_first) {
+    at::manual_seed(5);
+    std::vector<at::Tensor> parameters = weights(4, kWide);
+    for (std::size_t k = 0; k < parameters.size(); ++k)
+      hooks::bind_parameters(hooks::region_id("l" + std::to_string(k)), parameters[k]);
+    std::optional<optim::AdamW> optimizer;
+    std::optional<Session> session;
+    const auto make_optimizer = [&] {
+      optimizer.emplace(parameters, optim::AdamWOptions{.lr = 1e-2, .placement = placement});
+    };
+    if (!session_first) make_optimizer();
+    if (with_session) session.emplace(parameters, options(3_MiB));
+    if (session_first) make_optimizer();
+    for (int step = 0; step < 8; ++step) {
+      at::Tensor x = at::randn({192, kWide});
+      for (std::size_t k = 0; k < parameters.size(); ++k) {
+        x = region("l" + std::to_string(k), [&] { return at::gelu(at::mm(x, parameters[k])); });
+        x = at::tanh(x) * 1.5;
+      }
+      x.pow(2).mean().backward();
+      x.reset();
+      optimizer->step();
+      optimizer->zero_grad();
+      if (session) session->end_step();
+    }
+    optimizer->finish();
+    if (session) {
+      EXPECT_TRUE(session->is_as_planned()) << said;
+      EXPECT_EQ(session->plans_made(), 1) << said;
+    }
+    return parameters;
+  };
+  const std::vector<at::Tensor> plain = train({}, false, true);
+  for (const bool with_session : {false, true})
+    for (const bool session_first : {false, true}) {
+      const auto trained = train({1, store, optim::UpdateTime::BeforeForward}, with_session, session_first);
+      for (std::size_t k = 0; k < plain.size(); ++k)
+        EXPECT_TRUE(at::equal(trained[k], plain[k])) << k << with_session << session_first;
+    }
 }
 
 TEST_F(Strangers, AHostBudgetOfNothingIsNothing) {

@@ -40,6 +40,7 @@ TrainConfig random_gpu_step(std::mt19937& random) {
   config.batch_size = config.micro_batch = pick({2, 4, 6});
   config.seq_len = pick({128, 512, 1000, 2048});
   config.optimizer.kind = pick({0, 0, 1}) == 1 ? OptimizerKind::Sgd : OptimizerKind::AdamW;
+  config.update = pick({0, 1}) == 1 ? optim::UpdateTime::BeforeForward : optim::UpdateTime::InStep;
   return config;
 }
 

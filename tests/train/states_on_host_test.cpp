@@ -75,27 +75,30 @@ TEST_F(StatesOnHost, ARunGoesOnUnderAnotherPlacementAsIfNothingHadHappened) {
 }
 
 TEST_F(StatesOnHost, ABudgetBelowTheStatesIsMetByAPlan) {
-  TrainConfig config = small();
-  const std::vector<double> plain = losses_of(config);
-  plan::Hardware hardware = plan::preset("cpu");
-  hardware.to_host_rate = hardware.to_device_rate = hardware.both_ways_rate = 1e10;
-  const Step step = make_step(config, {config.micro_batch});
-  const auto planner = make_planner(step, {.hardware = hardware});
-  const std::uint64_t weights = predict(config).peak.bytes[static_cast<int>(trace::Category::Parameter)];
-  const std::uint64_t budget = planner->offers().front().peak_bytes;
-  ASSERT_LT(budget, 3 * weights) << "weights and states";
-  const PlannedStep planned = plan_step(step, {.budget_bytes = budget, .hardware = hardware}, planner);
-  ASSERT_TRUE(planned.decision.fits);
-  EXPECT_EQ(planned.plan.setting[plan::kStatesOnHost], 100);
-  take(planned.plan, config);
-  EXPECT_EQ(losses_of(config), plain);
+  for (const auto update : {optim::UpdateTime::InStep, optim::UpdateTime::BeforeForward}) {
+    TrainConfig config = small();
+    const std::vector<double> plain = losses_of(config);
+    config.update = update;
+    plan::Hardware hardware = plan::preset("cpu");
+    hardware.to_host_rate = hardware.to_device_rate = hardware.both_ways_rate = 1e10;
+    const Step step = make_step(config, {config.micro_batch});
+    const auto planner = make_planner(step, {.hardware = hardware});
+    const std::uint64_t weights = predict(config).peak.bytes[static_cast<int>(trace::Category::Parameter)];
+    const std::uint64_t budget = planner->offers().front().peak_bytes;
+    ASSERT_LT(budget, 3 * weights) << "weights and states";
+    const PlannedStep planned = plan_step(step, {.budget_bytes = budget, .hardware = hardware}, planner);
+    ASSERT_TRUE(planned.decision.fits);
+    EXPECT_EQ(planned.plan.setting[plan::kStatesOnHost], 100);
+    take(planned.plan, config);
+    EXPECT_EQ(losses_of(config), plain);
 
-  // Without that much of the host there is no such plan.
-  const auto less = make_planner(step, {.host_budget_bytes = weights, .hardware = hardware});
-  EXPECT_GT(less->offers().front().peak_bytes, budget);
-  // Without a link neither.
-  const auto none = make_planner(step, {.hardware = plan::preset("cpu")});
-  EXPECT_GT(none->offers().front().peak_bytes, 3 * weights);
+    // Without that much of the host there is no such plan.
+    const auto less = make_planner(step, {.host_budget_bytes = weights, .hardware = hardware});
+    EXPECT_GT(less->offers().front().peak_bytes, budget);
+    // Without a link neither.
+    const auto none = make_planner(step, {.hardware = plan::preset("cpu")});
+    EXPECT_GT(none->offers().front().peak_bytes, 3 * weights);
+  }
 }
 
 TEST_F(StatesOnHost, WhatTheHostCannotHoldIsRefusedBeforeTheFirstStep) {
