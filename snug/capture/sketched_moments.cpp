@@ -77,9 +77,9 @@ void SketchedMoments::begin_step() {
 
 // Note [What a step leaves]
 // A step that is sketched in the middle of a run finds what the one before left, and lets go of some of it:
-// its gradients, its loss. What it leaves in turn takes their places, by size and category. What nobody claims and
-// nothing before it had is an operator's own; claimed blocks (gradients of a single step) are as they were
-// sketched.
+// its gradients, its loss. What it leaves in turn takes their places, by size and category. What nobody
+// claims and nothing before it had is an operator's own; claimed blocks (gradients of a single step) are as
+// they were sketched.
 void SketchedMoments::settle() {
   keep_what_was_torn_down();
   std::multimap<std::pair<std::uint64_t, trace::Category>, std::uint32_t> places;  // by bytes, what for

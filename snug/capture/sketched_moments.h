@@ -65,8 +65,8 @@ class SketchedMoments final : public trace::EventSink {
   std::unordered_map<trace::BlockId, std::pair<std::uint64_t, std::size_t>> stand_ins_;  // tape, unpack
   std::optional<std::uint64_t> unpacking_;                                               // for this tape
   std::vector<trace::Category> categories_;                                              // by block
-  std::optional<std::unordered_set<trace::BlockId>> found_;  // after a pause
-  std::set<std::uint32_t> found_by_step_;                    // blocks
+  std::optional<std::unordered_set<trace::BlockId>> found_;                              // after a pause
+  std::set<std::uint32_t> found_by_step_;                                                // blocks
   std::vector<std::uint32_t> freed_last_;  // blocks, in order, after all that was allocated
 };
 

@@ -38,9 +38,8 @@ void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::function
 void Deferred::before_forward(hooks::RegionId region) {
   constexpr std::size_t kPerRegion = 2;
   if (stretches_.empty()) return;
-  const auto found =
-      std::find_if(stretches_.begin() + static_cast<std::ptrdiff_t>(waited_), stretches_.end(),
-                   [&](const Stretch& stretch) { return stretch.region == region; });
+  const auto found = std::find_if(stretches_.begin() + static_cast<std::ptrdiff_t>(waited_), stretches_.end(),
+                                  [&](const Stretch& stretch) { return stretch.region == region; });
   const auto stretch = static_cast<std::size_t>(found - stretches_.begin());
   const bool is_waited_for = found != stretches_.end();
   ask_for(std::max(is_waited_for ? stretch + 1 : 0, asked_ + kPerRegion));

@@ -27,7 +27,8 @@ void fit_plain(Planner& planner, const Gpu& gpu) {
 Reserved reserved(const StepModel& model, std::span<const std::uint32_t> chosen, const Gpu& gpu) {
   const CachingAllocatorOptions options{.expandable_segments = true, .device_bytes = gpu.memory_bytes};
   AllocatorReplay replay = gpu.held ? AllocatorReplay(options, gpu.held(model)) : AllocatorReplay(options);
-  replay_steps(model.timeline(), model.fates(chosen), {.first = gpu.held ? 1 : 0,
+  replay_steps(model.timeline(), model.fates(chosen),
+               {.first = gpu.held ? 1 : 0,
                 .count = steps_to_settle(model.streamed().leaves_gradients()),
                 .is_new = !gpu.held},
                replay);

@@ -44,7 +44,8 @@ class Script {
     is_freed_.resize(deaths.size());
     heirs_.resize(deaths.size(), kNoBlock);
     for (BlockNumber i = 0; i < deaths.size(); ++i)
-      if (const BlockNumber before = sketch.blocks[i].replaces; before != Sketch::kNoBlock) heirs_[before] = i;
+      if (const BlockNumber before = sketch.blocks[i].replaces; before != Sketch::kNoBlock)
+        heirs_[before] = i;
   }
 
   BlockNumber take(When when, std::uint64_t bytes, bool is_of_product = false) {

@@ -88,7 +88,7 @@ class SNUG_API StepModel {
   void build_problem();
   void share_seconds(double passes);
   double streaming_seconds() const;
-  double forward_seconds() const;  // of the first pass
+  double forward_seconds() const;      // of the first pass
   std::uint64_t most_on_host() const;  // of one region
   double seconds_between(Sketch::Call::Operators operators) const;
   std::vector<const Profile*> profiles(std::span<const std::uint32_t> chosen) const;

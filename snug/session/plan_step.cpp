@@ -78,9 +78,8 @@ std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions&
     plan::Streamed streamed;
     trace::Sketch sketch = sketch_step(step, setting, &links, streamed);
     if (!can_stream(streamed.bytes, links)) continue;
-    auto model =
-        std::make_shared<const plan::StepModel>(std::move(sketch), static_cast<double>(setting.accumulation),
-                                                std::cref(costs), links, streamed);
+    auto model = std::make_shared<const plan::StepModel>(
+        std::move(sketch), static_cast<double>(setting.accumulation), std::cref(costs), links, streamed);
     if (setting.accumulation == 0) setting.accumulation = model->sketched_passes();
     candidates.push_back({std::move(setting), std::move(model)});
   }

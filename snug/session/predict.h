@@ -27,7 +27,7 @@ struct Prediction : capture::Captured {
 };
 
 struct PredictOptions {
-  int steps = 0;  // 0: until they repeat
+  int steps = 0;                    // 0: until they repeat
   std::uint64_t device_bytes = 0;   // the GPU's memory, by which torch's allocator takes addresses; 0: much
   std::uint64_t outside_bytes = 0;  // on CUDA; 0: what the plan says, or the usual
 };

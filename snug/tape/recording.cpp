@@ -163,7 +163,8 @@ class Recording::Impl final : public hooks::OperatorListener,
   }
 
   std::function<void()> on_function(const std::string& name, at::TensorList inputs) override {
-    if (innermost != this || hooks::AsideScope::on() || is_pure(name) || !is_recorded([] { return false; })) return {};
+    if (innermost != this || hooks::AsideScope::on() || is_pure(name) || !is_recorded([] { return false; }))
+      return {};
     return [tape = forward.tape, outer = forward.tape->enter_function(name, inputs)] {
       tape->leave_function(outer);
     };

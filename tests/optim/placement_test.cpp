@@ -34,7 +34,9 @@ TEST_P(Placements, TakeTheMemoryOnMetaThatTheyTakeHere) {
       parameters.push_back(at::ones(shape, at::TensorOptions(device).dtype(GetParam().dtype)));
       parameters.back().mutable_grad() = at::ones_like(parameters.back());
     }
-    return [=] { testing::make_placed(GetParam(), parameters, {GetParam().on_host, store, GetParam().update})->step(); };
+    return [=] {
+      testing::make_placed(GetParam(), parameters, {GetParam().on_host, store, GetParam().update})->step();
+    };
   });
 }
 
@@ -74,7 +76,8 @@ TEST_F(Deferral, AnUpdateComesWithItsRegionAndHoldsItsGradientUntilThen) {
   optimizer.step();
   EXPECT_FALSE(parameters[0].grad().defined());
   EXPECT_EQ(gradient.use_count(), 2);
-  EXPECT_TRUE(parameters[2].grad().defined()) << "too small to leave: updated in step(), freed by zero_grad()";
+  EXPECT_TRUE(parameters[2].grad().defined())
+      << "too small to leave: updated in step(), freed by zero_grad()";
   { const hooks::RegionScope scope(testing::region_of_placed(0)); }
   EXPECT_FALSE(at::equal(parameters[0], before));
   EXPECT_EQ(gradient.use_count(), 1);
@@ -99,7 +102,8 @@ TEST_F(Deferral, AParameterThatIsUsedWithoutItsUpdateIsAnError) {
   std::thread([&] { const hooks::RegionScope scope(testing::region_of_placed(0)); }).join();
   give_gradients();
   const std::string message = message_of<Error>([&] { optimizer.step(); });
-  EXPECT_NE(message.find("its last update still waits: region \"placed.0\" ran without it"), std::string::npos)
+  EXPECT_NE(message.find("its last update still waits: region \"placed.0\" ran without it"),
+            std::string::npos)
       << message;
 }
 

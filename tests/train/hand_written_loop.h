@@ -40,8 +40,7 @@ inline Ran by_hand(const TrainConfig& config, const plan::Plan& plan, const plan
   account.adopt(model->parameters(), trace::Category::Parameter);
   const auto on_host = static_cast<double>(plan.setting[plan::kStatesOnHost]) / 100;
   optim::AdamW optimizer(model->parameters(),
-                         {.lr = config.optimizer.lr,
-                          .placement = {on_host, account.host(), config.update}});
+                         {.lr = config.optimizer.lr, .placement = {on_host, account.host(), config.update}});
   const io::TokenDataset data = open_data(config);
   Ran ran;
   for (std::int64_t step = 0; step < config.steps; ++step) {
