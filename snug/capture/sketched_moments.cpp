@@ -65,8 +65,10 @@ void SketchedMoments::pause() {
 
 void SketchedMoments::go_on() {
   const auto found = *std::exchange(found_, std::nullopt);
-  for (const auto& [id, block] : std::unordered_map(alive_))
-    if (!found.contains(id)) free({.kind = EventKind::Free, .block = id});
+  std::map<std::uint32_t, trace::BlockId> gone;
+  for (const auto& [id, block] : alive_)
+    if (!found.contains(id)) gone.emplace(block, id);
+  for (const auto& [block, id] : gone) free({.kind = EventKind::Free, .block = id});
   begin_step();
 }
 

@@ -21,14 +21,18 @@ void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::function
   updates_ = std::move(updates);
   go_to_ = std::move(go_to);
   for (const Update& update : *updates_) {
-    if (stretches_.empty() || stretches_.back().region != update.region)
+    if (stretches_.empty() || stretches_.back().region != update.region) {
+      ensure(std::ranges::count(stretches_, update.region, &Stretch::region) == 0,
+             "the updates of a region do not follow one another");
       stretches_.push_back({update.region, stretches_.empty() ? 0 : stretches_.back().end, nullptr});
+    }
     ++stretches_.back().end;
   }
   asked_ = waited_ = 0;
   if (stream_) {  // what the backward was given comes first
+    stepped_on_ = callers_stream();
     c10::Event reached(stream_->device_type());
-    reached.record(callers_stream());
+    reached.record(*stepped_on_);
     reached.block(*stream_);
   }
   ask_for(kAtOnce);
@@ -38,12 +42,13 @@ void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::function
 void Deferred::before_forward(hooks::RegionId region) {
   constexpr std::size_t kPerRegion = 2;
   if (stretches_.empty()) return;
-  const auto found = std::find_if(stretches_.begin() + static_cast<std::ptrdiff_t>(waited_), stretches_.end(),
-                                  [&](const Stretch& stretch) { return stretch.region == region; });
+  const auto found = std::ranges::find(stretches_, region, &Stretch::region);
   const auto stretch = static_cast<std::size_t>(found - stretches_.begin());
-  const bool is_waited_for = found != stretches_.end();
-  ask_for(std::max(is_waited_for ? stretch + 1 : 0, asked_ + kPerRegion));
-  if (is_waited_for) wait_for(stretch);
+  const bool is_here = found != stretches_.end();
+  ask_for(std::max(is_here ? stretch + 1 : 0, asked_ + kPerRegion));
+  if (!is_here) return;
+  if (stretch >= waited_) return wait_for(stretch);
+  if (stream_) found->done->block(callers_stream());  // it was another stream that waited
 }
 
 void Deferred::finish() {
@@ -69,7 +74,10 @@ void Deferred::ask_for(std::size_t stretches) {
 // With it those before it.
 void Deferred::wait_for(std::size_t number) {
   const Stretch& stretch = stretches_[number];
-  if (stream_) stretch.done->block(callers_stream());
+  if (stream_) {
+    stretch.done->block(callers_stream());
+    stretch.done->block(*stepped_on_);
+  }
   for (std::size_t i = 0; i < stretch.end; ++i) (*updates_)[i].gradient.reset();
   waited_ = number + 1;
   if (waited_ < stretches_.size()) return;
@@ -82,10 +90,10 @@ void Deferred::check_unused() const {
   if (!updates_) return;
   for (const Update& update : *updates_)
     if (update.gradient.defined() && update.parameter.grad().defined())
-      fail("parameter ", update.number, " has a new gradient and its last update still waits: region \"",
+      fail("parameter ", update.number, " has a new gradient and its last update still waits for region \"",
            hooks::region_name(update.region),
-           "\" ran without it. Bind the parameter to the first region that reads it, and run that on the "
-           "thread that made the optimizer");
+           "\": bind the parameter to the first region that reads it, run that on the thread that made the "
+           "optimizer, or call finish() before the parameter is read");
 }
 
 }  // namespace snug::optim

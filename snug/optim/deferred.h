@@ -28,10 +28,12 @@ class Deferred final : private hooks::RegionListener {
     at::Tensor parameter, gradient;
     hooks::RegionId region;
   };
-  // `go_to(n)` does those before the n-th, in their order; then their gradients are let go.
+  // `go_to(n)` does those before the n-th, in their order; then their gradients are let go. Those of one
+  // region follow one another.
   void begin(std::shared_ptr<std::vector<Update>> updates, std::function<void(std::size_t)> go_to);
   // Does all that wait; what the current stream is given from now on happens after them.
   void finish();
+  bool is_waiting() const { return !stretches_.empty(); }
   // Throws Error if a parameter whose update waits has a new gradient: then its region ran without it.
   void check_unused() const;
 
@@ -41,7 +43,7 @@ class Deferred final : private hooks::RegionListener {
   void wait_for(std::size_t stretch);
   c10::Stream callers_stream() const;
 
-  // Updates of one region that follow one another.
+  // The updates of one region.
   struct Stretch {
     hooks::RegionId region;
     std::size_t end;  // of its updates
@@ -49,6 +51,7 @@ class Deferred final : private hooks::RegionListener {
   };
 
   const std::optional<c10::Stream> stream_;
+  std::optional<c10::Stream> stepped_on_;         // whose memory the gradients are
   std::shared_ptr<std::vector<Update>> updates_;  // null: none
   std::vector<Stretch> stretches_;
   std::function<void(std::size_t)> go_to_;

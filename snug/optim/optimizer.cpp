@@ -66,7 +66,10 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master maste
     deferred_ = std::make_unique<Deferred>(host_->stream_beside());
 }
 
-Optimizer::~Optimizer() = default;
+Optimizer::~Optimizer() {
+  if (deferred_ && deferred_->is_waiting())
+    TORCH_WARN("updates that were deferred are lost: the destructor of this optimizer does not call end()");
+}
 
 bool Optimizer::has_master(std::size_t i) const {
   return parameters_[i].scalar_type() != at::kFloat;
@@ -179,18 +182,22 @@ void Optimizer::update_stretch(std::size_t i, std::int64_t begin, const at::Tens
   update({part(i, stretch(parameters_[i]), stretch(gradient), states)}, lr, control);
 }
 
-// The settings of this step go with them.
+// The settings of this step go with them. Regions come in the order of their first parameters.
 void Optimizer::defer(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients,
                       double lr, const ops::UpdateControl& control) {
   begin_update(which, control);
   const auto updates = std::make_shared<std::vector<Deferred::Update>>();
-  std::vector<HostStates::Group> groups;
+  std::unordered_map<hooks::RegionId, std::size_t> order;
   for (std::size_t place = 0; place < which.size(); ++place) {
     at::Tensor& parameter = parameters_[which[place]];
-    updates->push_back({which[place], parameter, gradients[place], hooks::region_of_parameter(parameter)});
-    groups.push_back(states_[which[place]]);
+    const hooks::RegionId region = hooks::region_of_parameter(parameter);
+    order.try_emplace(region, order.size());
+    updates->push_back({which[place], parameter, gradients[place], region});
     parameter.mutable_grad().reset();
   }
+  std::ranges::stable_sort(*updates, {}, [&](const auto& update) { return order.at(update.region); });
+  std::vector<HostStates::Group> groups;
+  for (const Deferred::Update& update : *updates) groups.push_back(states_[update.number]);
   const auto walk = std::make_shared<HostStates::Walk>(
       *host_, std::move(groups), [this, updates, lr, control](const HostStates::Slice& slice) {
         const Deferred::Update& update = (*updates)[slice.group];

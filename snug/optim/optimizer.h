@@ -59,10 +59,11 @@ class SNUG_API Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // One update of every parameter that has a gradient, in fp32, each number read and written once. Takes no
-  // memory, except for a gradient that is not contiguous or of another type: one such copy at a time. States
-  // on the host come and go in slices (see host_states.h). `control` clips and unscales on the way, or calls
-  // the step off; see clip.h.
+  // One update of every parameter that has a gradient, in fp32, each number read and written once; some
+  // later, without their gradients from now on, if `placement.update` says so. Takes no memory, except for a
+  // gradient that is not contiguous or of another type: one such copy at a time. States on the host come and
+  // go in slices (see host_states.h). `control` clips and unscales on the way, or calls the step off; see
+  // clip.h.
   void step(double lr, const ops::UpdateControl& control = {});
   void step() { step(lr_); }
   void step_unscaled(const at::Tensor& factor, const at::Tensor& skip) { step(lr_, {factor, skip}); }

@@ -175,7 +175,9 @@ std::vector<std::string> names(const JsonReader& reader, const std::string& key,
 
 std::vector<std::int64_t> passes_from_json(const JsonReader& reader, const std::string& where) {
   std::vector<std::int64_t> passes;
-  for (const Json& pass : reader.optional<Json>("passes", Json::array())) {
+  const Json list = reader.optional<Json>("passes", Json::array());
+  check(list.is_array(), where, ": \"passes\" must be a list, got ", list.dump());
+  for (const Json& pass : list) {
     check(pass.is_number_integer() && pass >= 0, where, ": \"passes\" must list numbers of passes, got ",
           pass.dump());
     passes.push_back(pass.get<std::int64_t>());

@@ -198,8 +198,12 @@ void StepModel::find_choices() {
              other.tape.saves == call.tape.saves && other.tape.unpacks == call.tape.unpacks &&
              seconds_of(other) == seconds;
     });
-    const bool is_last = i + 1 == regions_.size();  // what it offloads nobody lets leave
     Region& region = regions_[i];
+    // What the last of a pass offloads nobody lets leave.
+    const bool is_last =
+        i + 1 == regions_.size() || std::ranges::all_of(region.calls, [&](std::size_t number) {
+          return places_[number].in_pass + 1 == passes_[places_[number].pass].size();
+        });
     if (same != kinds.end() && !is_last) {
       const Region& like = regions_[*same];
       region.choices = like.choices;

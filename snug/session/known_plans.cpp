@@ -13,7 +13,7 @@ constexpr double kBucket = 1.25;  // a plan for steps so many times as large was
 
 bool is_alike(const plan::Plan& a, const plan::Plan& b) {
   return std::ranges::equal(a.regions, b.regions, [](const auto& one, const auto& other) {
-    return one.region == other.region && one.structure == other.structure;
+    return one.region == other.region && one.structure == other.structure && one.passes == other.passes;
   });
 }
 

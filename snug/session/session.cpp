@@ -235,13 +235,14 @@ class Session::Impl {
     if (stage_ == Stage::Planned)
       return difference_ ? concat(". This step is not the one that was planned: ", difference_->second)
                          : ". This step needs more than the plan says";
+    const std::uint64_t outside = budget_bytes() - std::min(budget_bytes(), room_for_tensors());
     return concat(". This step keeps nothing that can be recomputed",
                   lean_offloads_ ? ", and what comes into a region waits on the host" : "",
-                  ": no plan for it is below ", format_bytes(refusal.alive.total + refusal.requested_bytes),
-                  ". Raise `budget`, ",
+                  ": no plan for it is below ",
+                  format_bytes(refusal.alive.total + refusal.requested_bytes + outside), ". Raise `budget`, ",
                   rows_ == 0   ? "split the batch with Session::passes()"
                   : rows_ == 1 ? "shorten the rows (a pass is one already)"
-                               : "take smaller batches",
+                               : "take smaller passes",
                   ", or make the region above smaller");
   }
 
@@ -365,6 +366,7 @@ class Session::Impl {
     trace::Sketch sketch = sketcher_.finish(*recording_);
     std::erase_if(sketch.calls, [](const auto& call) { return call.nodes.empty(); });
     if (sketch.calls.empty()) return wait_for_a_backward();
+    idle_steps_ = 0;
     const bool is_searching = search_ && !known_;
     plan::Candidate candidate = candidate_of(std::move(sketch));
     if (!is_searching) candidates_.clear();
@@ -536,7 +538,7 @@ class Session::Impl {
   std::int64_t steps_ = 0;
   std::vector<trace::RegionTape> wanted_;  // of the largest step that no plan was for
   int sketches_ = 0;                       // since then, none of such a step
-  int idle_steps_ = 0;                     // that were sketched and had no backward
+  int idle_steps_ = 0;                     // in a row, sketched and without a backward
   int plans_made_ = 0;
   bool is_as_planned_ = true;
 };

@@ -38,7 +38,7 @@ namespace snug {
 // Where a step says what its memory is for: a session's, or that of a step on Meta.
 class Account {
  public:
-  // `streamed`: what the step says of it is written there.
+  // `streamed`: what the step says of it is added there.
   explicit Account(memory::Tracker& tracker, std::shared_ptr<host::Store> host = nullptr,
                    plan::Streamed* streamed = nullptr)
       : tracker_(&tracker), host_(std::move(host)), streamed_(streamed) {}
@@ -52,8 +52,11 @@ class Account {
 
   // Where states may wait between steps. None on Meta, and where nobody foresaw any.
   const std::shared_ptr<host::Store>& host() const { return host_; }
+  // Once for each optimizer.
   void streams(const plan::Streamed& streamed) const {
-    if (streamed_) *streamed_ = streamed;
+    if (!streamed_) return;
+    streamed_->bytes += streamed.bytes;
+    streamed_->beside_forward |= streamed.beside_forward;
   }
 
  private:

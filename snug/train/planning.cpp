@@ -98,13 +98,27 @@ Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro
   return step;
 }
 
+namespace {
+
+// As the plan says.
+optim::UpdateTime update_of(const plan::Plan& plan) {
+  const auto update = plan.step.find("update");
+  return update != plan.step.end() && update->is_string() ? parse_update(update->get<std::string>())
+                                                          : optim::UpdateTime::InStep;
+}
+
+}  // namespace
+
 void take(plan::Plan plan, TrainConfig& config) {
   config = at_setting(std::move(config), plan.setting);
+  config.update = update_of(plan);
   config.budget_bytes = plan.budget_bytes > 0 ? std::optional(plan.budget_bytes) : std::nullopt;
   config.plan = std::move(plan);
 }
 
-void check_plan(const plan::Plan& plan, const TrainConfig& config) {
+void check_plan(const plan::Plan& plan, const TrainConfig& given) {
+  TrainConfig config = given;
+  config.update = update_of(plan);
   const Step step = make_step(config);
   check_identity(plan, step);
   const std::int64_t micro = plan.setting[plan::kMicroBatch], passes = plan.setting.accumulation;
