@@ -14,8 +14,8 @@
 
 namespace snug::host {
 
-inline constexpr std::uint64_t kPieceBytes =
-    512;  // what is taken is rounded up to these, as torch's CUDA blocks
+// What is taken is rounded up to these, as torch's CUDA blocks.
+inline constexpr std::uint64_t kPieceBytes = 512;
 
 struct ArenaOptions {
   bool pinned = false;             // for a GPU: copies to and from it run beside the host and at full rate
