@@ -75,8 +75,7 @@ void warn_if_above_budget(const TrainConfig& config, std::uint64_t predicted) {
 // What is not given a run that goes on has as before.
 void keep_budgets(Flags& flags) {
   const train::RunBudgets kept = train::budgets_of_run(flags.out_dir);
-  const TrainingFlags& chosen = flags.training;
-  const bool by_hand = chosen.recompute || chosen.offload || chosen.states_on_host || !flags.plan.empty();
+  const bool by_hand = !chosen_by_hand(flags.training).empty() || !flags.plan.empty();
   if (!flags.budget && !by_hand) flags.budget = kept.device_bytes;
   if (!flags.training.host_budget) flags.training.host_budget = kept.host_bytes;
 }
@@ -101,12 +100,9 @@ bool take_plan_of_run(const Flags& given, const Flags& flags, TrainConfig& confi
 
 // What the run does about memory, and what to say of it. `flags`: those given and those kept.
 std::string decide(const Flags& given, const Flags& flags, TrainConfig& config) {
-  for (const auto& [flag, is_given] :
-       {std::pair("--recompute", flags.training.recompute.has_value()),
-        std::pair("--offload", flags.training.offload.has_value()),
-        std::pair("--states-on-host", flags.training.states_on_host.has_value())})
-    check(!is_given || (!flags.budget && flags.plan.empty()), flag,
-          " chooses by hand what --budget and --plan decide: give one of them");
+  const std::string by_hand = chosen_by_hand(flags.training);
+  check(by_hand.empty() || (!flags.budget && flags.plan.empty()), by_hand,
+        " chooses by hand what --budget and --plan decide: give one of them");
   check(!flags.budget || flags.plan.empty(), "a plan has its own budget: give --budget or --plan");
   check(flags.hardware.empty() || flags.budget, "--hardware has no use without --budget");
   check(!flags.training.max_tokens || flags.budget, "--max-tokens has no use without --budget");

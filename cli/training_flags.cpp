@@ -118,6 +118,17 @@ void check_schedule(const train::TrainConfig& config) {
 
 }  // namespace
 
+std::string placed_by_hand(const TrainingFlags& flags) {
+  if (flags.states_on_host) return "--states-on-host";
+  if (flags.gradients_on_host) return "--gradients-on-host";
+  return flags.weights_on_host ? "--weights-on-host" : "";
+}
+
+std::string chosen_by_hand(const TrainingFlags& flags) {
+  if (flags.recompute) return "--recompute";
+  return flags.offload ? "--offload" : placed_by_hand(flags);
+}
+
 void add_step_flags(CLI::App& verb, TrainingFlags& flags) {
   add_text(verb, "--model", "NAME|PATH", flags.model,
            "Preset (" + models::preset_names() + "), Hugging Face folder or config.json; default tiny");
@@ -159,8 +170,15 @@ void add_data_flags(CLI::App& verb, TrainingFlags& flags) {
   add_choice(
       verb, "--offload", "SIZE|P%|all", flags.offload, train::parse_offload,
       "How much of what --recompute keeps waits on the host between forward and backward; default none");
-  add_choice(verb, "--states-on-host", "P%|all", flags.states_on_host, train::parse_states_on_host,
+  const auto share_of = [](const char* what) {
+    return [what](const std::string& text) { return train::parse_share_on_host(text, what); };
+  };
+  add_choice(verb, "--states-on-host", "P%|all", flags.states_on_host, share_of("states_on_host"),
              "How much of the optimizer's states waits on the host between steps; default none");
+  add_choice(verb, "--gradients-on-host", "P%|all", flags.gradients_on_host, share_of("gradients_on_host"),
+             "Of how many blocks the gradients wait on the host while the block does not run; default none");
+  add_choice(verb, "--weights-on-host", "P%|all", flags.weights_on_host, share_of("weights_on_host"),
+             "Of how many blocks the weights wait on the host while the block does not run; default none");
   add_host_budget(verb, flags);
 }
 
@@ -189,6 +207,8 @@ train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_
   config.recompute = flags.recompute.value_or(Recompute::None);
   config.offload = flags.offload;
   config.states_on_host = flags.states_on_host.value_or(0);
+  config.gradients_on_host = flags.gradients_on_host.value_or(0);
+  config.weights_on_host = flags.weights_on_host.value_or(0);
   config.update = flags.update.value_or(config.update);
   config.host_budget_bytes = flags.host_budget;
   config.model_name = flags.model;

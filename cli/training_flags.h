@@ -24,7 +24,7 @@ struct TrainingFlags {
   std::optional<train::Precision> precision;
   std::optional<Recompute> recompute;
   std::optional<OffloadLimit> offload;
-  std::optional<std::int64_t> states_on_host;  // per cent
+  std::optional<std::int64_t> states_on_host, gradients_on_host, weights_on_host;  // per cent
   std::optional<optim::UpdateTime> update;
   std::optional<std::uint64_t> host_budget;
   train::OptimizerKind optimizer = train::OptimizerKind::AdamW;
@@ -38,6 +38,11 @@ struct TrainingFlags {
   bool allow_nan = false;
   bool allow_quadratic = false;
 };
+
+// The first flag that was given of those that choose what a plan would: empty if none was. Of all, or of
+// those that say where states, gradients and weights are.
+std::string chosen_by_hand(const TrainingFlags& flags);
+std::string placed_by_hand(const TrainingFlags& flags);
 
 // Three sets of options: what a step is; its data, seed, --recompute and --offload; all of a run.
 // `flags` outlives the parsing; its steps are the verb's default.

@@ -39,8 +39,8 @@ void run(const Flags& flags) {
       ways == 1,
       "give one of --budget, --plan and --recompute (with or without --offload): what is to be compared with "
       "the plain step?");
-  check(!flags.training.states_on_host,
-        "--states-on-host has no use here: gradients are compared, and nothing is updated");
+  if (const std::string placed = placed_by_hand(flags.training); !placed.empty())
+    fail(placed, " has no use here: gradients are compared, and nothing is updated");
   if (flags.budget)
     plan_for_budget(flags.training, choose_hardware("", config.device).hardware, *flags.budget, config);
   if (!flags.plan.empty()) take_plan(flags.training, flags.plan, config);

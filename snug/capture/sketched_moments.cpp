@@ -103,11 +103,13 @@ void SketchedMoments::settle() {
 }
 
 // A step that is sketched with all that is made for it ends by taking that down: from the first parameter or
-// state of an optimizer on. The next step of a run would find it there.
+// state of an optimizer on that was there before its first region. The next step of a run would find it
+// there.
 void SketchedMoments::keep_what_was_torn_down() {
+  const trace::Moment begin = passages.empty() ? sketch.moments : passages.begin()->second.forward_begin;
   const auto first = std::ranges::find_if(freed_last_, [&](std::uint32_t block) {
-    return categories_[block] == trace::Category::Parameter ||
-           categories_[block] == trace::Category::Optimizer;
+    return sketch.blocks[block].birth < begin && (categories_[block] == trace::Category::Parameter ||
+                                                  categories_[block] == trace::Category::Optimizer);
   });
   for (auto block = first; block != freed_last_.end(); ++block) sketch.blocks[*block].death = Sketch::kNever;
 }

@@ -151,6 +151,10 @@ void announce_replay(RegionId region, at::TensorList parameters) {
   tell_listeners([&](RegionListener& listener) { listener.before_replay(region, parameters); });
 }
 
+void announce_parameter(const at::Tensor& parameter) {
+  tell_listeners([&](RegionListener& listener) { listener.parameter_came(parameter); });
+}
+
 RegionListenerGuard::RegionListenerGuard(RegionListener& listener) : frame_(frame_of(listener)) {
   watch_nodes();
 }

@@ -59,6 +59,9 @@ class SNUG_API RegionScope {
 // Tells listeners that recomputation in a region is about to read these parameters.
 SNUG_API void announce_replay(RegionId region, at::TensorList parameters);
 
+// Tells listeners that the contents of a parameter came from elsewhere, into memory that was just taken.
+SNUG_API void announce_parameter(const at::Tensor& parameter);
+
 // Hears of regions as a step passes through them. Called on the thread that does the work; when the last
 // stretch of a backward ends, on the thread that ends the backward. What it throws before a region is entered
 // (then it is not) or in the backward comes out of the forward or of the backward. after_forward must not
@@ -76,6 +79,7 @@ class SNUG_API RegionListener {
   virtual void after_backward(RegionId) {}
   // Recomputation in this region is about to read these parameters.
   virtual void before_replay(RegionId, at::TensorList /*parameters*/) {}
+  virtual void parameter_came(const at::Tensor& /*parameter*/) {}
   // The gradient of a leaf was accumulated: leaf.grad() is there.
   virtual void gradient_ready(const at::Tensor& /*leaf*/) {}
 };

@@ -31,7 +31,9 @@ bool in_operator() noexcept {
 }
 
 void* block_of(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.has_storage() ? tensor.storage().data_ptr().get_context() : nullptr;
+  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
+  // One whose contents are elsewhere has none, and is no error here.
+  return tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_context();
 }
 
 void OperatorWatch::on_operator(hooks::OperatorCall& call) {
@@ -54,8 +56,12 @@ void SaveWatch::on_unpack(const at::Tensor& tensor) {
   queue_.push(about(EventKind::Unpack, tensor, Category::Other));
 }
 
+void GradientWatch::parameter_came(const at::Tensor& parameter) {
+  queue_.push(about(EventKind::Retag, parameter, Category::Parameter));
+}
+
 void GradientWatch::gradient_ready(const at::Tensor& leaf) {
-  queue_.push(about(EventKind::Retag, leaf, Category::Parameter));
+  parameter_came(leaf);
   if (leaf.grad().defined()) queue_.push(about(EventKind::Retag, leaf.grad(), Category::Gradient));
 }
 

@@ -43,6 +43,7 @@ class SaveWatch final : public hooks::SavedTensorListener {
 class GradientWatch final : public hooks::RegionListener {
  public:
   explicit GradientWatch(EventQueue& queue) : queue_(queue) {}
+  void parameter_came(const at::Tensor& parameter) override;
   void gradient_ready(const at::Tensor& leaf) override;
 
  private:

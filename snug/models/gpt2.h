@@ -24,8 +24,6 @@ class SNUG_API Gpt2Impl : public LanguageModel {
   const at::Tensor& head_weight() const override;
 
  private:
-  void scale_residual_paths();
-
   nn::Embedding wte_ = nullptr, wpe_ = nullptr;  // of tokens, of positions
   std::vector<nn::Gpt2Block> blocks_;
   nn::LayerNorm ln_f_ = nullptr;

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/linear.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "snug/base/error.h"
@@ -16,11 +17,25 @@ constexpr std::int64_t kIgnoredTarget = -100;
 
 }  // namespace
 
-void LanguageModel::start_fresh() {
+void LanguageModel::start_fresh(const ModelOptions& options, const std::vector<at::Tensor>& smaller,
+                                double factor) {
   at::NoGradGuard no_grad;
   for (auto& parameter : parameters()) {
-    if (parameter.dim() > 1) parameter.normal_(0.0, config_.initializer_range);
+    if (parameter.dim() < 2) continue;
+    const bool is_smaller =
+        std::ranges::any_of(smaller, [&](const at::Tensor& other) { return other.is_same(parameter); });
+    const auto write = [&] {
+      parameter.normal_(0.0, config_.initializer_range);
+      if (is_smaller) parameter.mul_(factor);
+    };
+    options.on_write ? options.on_write(parameter, write) : write();
   }
+}
+
+void LanguageModel::made(std::string_view region, const torch::nn::Module& part,
+                         const ModelOptions& options) {
+  nn::bind_to_region(region, part);
+  if (options.on_part) options.on_part(region, part);
 }
 
 at::Tensor LanguageModel::run(const at::Tensor& tokens, nn::Stack::Part head) {

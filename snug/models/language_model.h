@@ -7,7 +7,10 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
+#include <string_view>
+#include <vector>
 
 #include "snug/base/export.h"
 #include "snug/models/config.h"
@@ -22,6 +25,10 @@ struct ModelOptions {
   // Matrices start as normal(0, config.initializer_range) from the default generator, norms as ones, biases
   // as zeros. Else matrices hold whatever was there: for weights that are loaded.
   bool fresh = true;
+  // Told of each part of the model when it was made, in the order of the forward, with the region it runs in.
+  std::function<void(std::string_view region, const torch::nn::Module& part)> on_part = {};
+  // Calls `write`, which fills a fresh parameter, when there is memory for it; none: there is.
+  std::function<void(const at::Tensor& parameter, const std::function<void()>& write)> on_write = {};
 };
 
 class SNUG_API LanguageModel : public torch::nn::Module {
@@ -39,7 +46,11 @@ class SNUG_API LanguageModel : public torch::nn::Module {
 
  protected:
   explicit LanguageModel(const ModelConfig& config) : config_(config) {}
-  void start_fresh();
+  // Those in `smaller` by this factor.
+  void start_fresh(const ModelOptions& options, const std::vector<at::Tensor>& smaller = {},
+                   double factor = 1);
+  // Binds the part's parameters to that region.
+  static void made(std::string_view region, const torch::nn::Module& part, const ModelOptions& options);
 
   virtual nn::Stack body(std::int64_t tokens) = 0;  // embed and blocks, for sequences of so many tokens
   virtual at::Tensor last_norm(const at::Tensor& hidden) = 0;

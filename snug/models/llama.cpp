@@ -23,26 +23,23 @@ LlamaImpl::LlamaImpl(const ModelConfig& config, const ModelOptions& options) : L
   auto model = register_module("model", std::make_shared<torch::nn::Module>("model"));
   embed_tokens_ =
       model->register_module("embed_tokens", nn::Embedding(config.vocab_size, config.hidden_size, tensors));
+  made("embed", *embed_tokens_, options);
 
   auto layers = model->register_module("layers", std::make_shared<torch::nn::Module>("layers"));
   const nn::AttentionShape shape = attention_shape(config, options.attention);
   for (std::int64_t i = 0; i < config.num_layers; ++i) {
     nn::Block block(shape, config.intermediate_size, config.norm_eps, tensors);
     layers_.push_back(layers->register_module(std::to_string(i), std::move(block)));
+    made("layers." + std::to_string(i), *layers_.back(), options);
   }
 
   norm_ = model->register_module("norm", nn::RmsNorm(config.hidden_size, config.norm_eps, tensors));
+  made("head", *norm_, options);
   if (!config.tied_embeddings) {
     lm_head_ = register_module("lm_head", nn::Projection(config.hidden_size, config.vocab_size, tensors));
+    made("head", *lm_head_, options);
   }
-
-  nn::bind_to_region("embed", *embed_tokens_);
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    nn::bind_to_region("layers." + std::to_string(i), *layers_[i]);
-  }
-  nn::bind_to_region("head", *norm_);
-  if (lm_head_) nn::bind_to_region("head", *lm_head_);
-  if (options.fresh) start_fresh();
+  if (options.fresh) start_fresh(options);
 }
 
 nn::Stack LlamaImpl::body(std::int64_t tokens) {

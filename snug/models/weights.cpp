@@ -34,8 +34,9 @@ bool is_plain(c10::ScalarType dtype) {
 
 class Loader {
  public:
-  explicit Loader(LanguageModel& model) : config_(model.config()) {
-    for (auto& item : model.named_parameters()) missing_.emplace(item.key(), item.value());
+  Loader(LanguageModel& model, const HomeOf& home_of) : config_(model.config()) {
+    for (auto& item : model.named_parameters())
+      missing_.emplace(item.key(), home_of ? home_of(item.value()) : item.value());
   }
 
   void load(const io::SafetensorsFile& file) {
@@ -95,13 +96,13 @@ class Loader {
 
 }  // namespace
 
-void load_weights(LanguageModel& model, const std::filesystem::path& folder) {
+void load_weights(LanguageModel& model, const std::filesystem::path& folder, const HomeOf& home_of) {
   at::NoGradGuard no_grad;
   const io::WeightFiles weights(folder);
-  Loader loader(model);
+  Loader loader(model, home_of);
   for (const io::SafetensorsFile& file : weights.files()) loader.load(file);
   loader.check_complete(folder);
-  loader.check_head(model.parameters()[0]);
+  loader.check_head(home_of ? home_of(model.parameters()[0]) : model.parameters()[0]);
 }
 
 void check_weights(const ModelConfig& config, const std::filesystem::path& folder) {

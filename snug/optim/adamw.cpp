@@ -16,7 +16,7 @@ void check_beta(double value, const char* name) {
 }
 
 // A step that is called off is not counted.
-void count_step(const std::vector<at::Tensor>& steps, const std::optional<at::Tensor>& skip) {
+void add_one(const std::vector<at::Tensor>& steps, const std::optional<at::Tensor>& skip) {
   if (skip)
     at::_foreach_add_(steps, skip->eq(0).to(at::kFloat).view(at::IntArrayRef{}));
   else
@@ -44,10 +44,10 @@ std::vector<StateTensor> AdamW::state() const {
   return state;
 }
 
-void AdamW::begin_update(const std::vector<std::size_t>& which, const ops::UpdateControl& control) {
+void AdamW::count_step(const std::vector<std::size_t>& which, const ops::UpdateControl& control) {
   std::vector<at::Tensor> steps;
   for (const std::size_t i : which) steps.push_back(steps_[i]);
-  count_step(steps, control.skip);
+  add_one(steps, control.skip);
 }
 
 void AdamW::update(const std::vector<Part>& parts, double lr, const ops::UpdateControl& control) {

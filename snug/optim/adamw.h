@@ -29,7 +29,7 @@ class SNUG_API AdamW final : public Optimizer {
   std::vector<StateTensor> state() const override;  // "exp_avg", "exp_avg_sq" and "step"
 
  private:
-  void begin_update(const std::vector<std::size_t>& which, const ops::UpdateControl& control) override;
+  void count_step(const std::vector<std::size_t>& which, const ops::UpdateControl& control) override;
   void update(const std::vector<Part>& parts, double lr, const ops::UpdateControl& control) override;
   bool decays(std::size_t i) const;
 

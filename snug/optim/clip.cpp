@@ -27,8 +27,11 @@ at::Tensor grad_norm(const std::vector<at::Tensor>& gradients) {
   for (const at::Tensor& gradient : gradients) {
     if (gradient.defined()) defined.push_back(gradient);
   }
-  if (defined.empty()) return at::zeros({}, at::kFloat);
-  return at::linalg_vector_norm(at::stack(at::_foreach_norm(defined, 2, at::kFloat)), 2);
+  return norm_of_norms(defined.empty() ? defined : at::_foreach_norm(defined, 2, at::kFloat));
+}
+
+at::Tensor norm_of_norms(const std::vector<at::Tensor>& norms) {
+  return norms.empty() ? at::zeros({}, at::kFloat) : at::linalg_vector_norm(at::stack(norms), 2);
 }
 
 at::Tensor clip_factor(const at::Tensor& norm, double max_norm) {

@@ -17,6 +17,9 @@ namespace snug::optim {
 // as fp32). Undefined gradients are skipped; the others must be on one device.
 SNUG_API at::Tensor grad_norm(const std::vector<at::Tensor>& gradients);
 
+// The same from the norm of each.
+SNUG_API at::Tensor norm_of_norms(const std::vector<at::Tensor>& norms);
+
 // min(1, max_norm / (norm + 1e-6)), as torch has it. max_norm is above 0.
 SNUG_API at::Tensor clip_factor(const at::Tensor& norm, double max_norm);
 

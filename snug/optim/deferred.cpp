@@ -51,6 +51,11 @@ void Deferred::before_forward(hooks::RegionId region) {
   if (stream_) found->done->block(callers_stream());  // it was another stream that waited
 }
 
+void Deferred::ask_for_region(hooks::RegionId region) {
+  const auto found = std::ranges::find(stretches_, region, &Stretch::region);
+  if (found != stretches_.end()) ask_for(static_cast<std::size_t>(found - stretches_.begin()) + 1);
+}
+
 void Deferred::finish() {
   if (stretches_.empty()) return;
   ask_for(stretches_.size());

@@ -26,6 +26,7 @@ class Deferred final : private hooks::RegionListener {
   struct Update {
     std::size_t number;  // of the parameter, for messages
     at::Tensor parameter, gradient;
+    bool gradient_is_there;  // on the host
     hooks::RegionId region;
   };
   // `go_to(n)` does those before the n-th, in their order; then their gradients are let go. Those of one
@@ -33,6 +34,7 @@ class Deferred final : private hooks::RegionListener {
   void begin(std::shared_ptr<std::vector<Update>> updates, std::function<void(std::size_t)> go_to);
   // Does all that wait; what the current stream is given from now on happens after them.
   void finish();
+  void ask_for_region(hooks::RegionId region);  // without waiting for it
   bool is_waiting() const { return !stretches_.empty(); }
   // Throws Error if a parameter whose update waits has a new gradient: then its region ran without it.
   void check_unused() const;

@@ -1,15 +1,13 @@
 #include "snug/optim/host_states.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "snug/base/bytes.h"
-#include "snug/base/error.h"
+#include "snug/optim/host_tensor.h"
 
 namespace snug::optim {
 
@@ -25,7 +23,7 @@ std::int64_t aligned(std::int64_t bytes) {
 
 std::int64_t buffer_bytes(const HostStates::Group& group, std::int64_t count) {
   std::int64_t bytes = 0;
-  for (const at::Tensor& tensor : group) bytes += aligned(count * tensor.element_size());
+  for (const auto& piece : group) bytes += aligned(count * piece.tensor.element_size());
   return bytes;
 }
 
@@ -37,10 +35,7 @@ std::byte* host_data(const at::Tensor& tensor, std::int64_t begin) {
 
 HostStates::HostStates(c10::Device device, std::shared_ptr<host::Store> store)
     : device_(device), store_(std::move(store)) {
-  check(store_ || device_.is_meta(), "states on the host need a store of host memory: none was given");
-  if (store_ && store_->device() != device_)
-    fail("states of parameters on ", device_.str(), " need a store of that device, got one of ",
-         store_->device().str());
+  check_store(store_, device_);
 }
 
 // The memory goes with the last tensor.
@@ -57,44 +52,41 @@ std::optional<c10::Stream> HostStates::stream_beside() const {
 }
 
 at::Tensor HostStates::zeros(at::IntArrayRef sizes, at::ScalarType dtype) {
-  const auto options = at::TensorOptions(dtype);
-  const auto bytes = static_cast<std::uint64_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
-  bytes_ += static_cast<std::uint64_t>(aligned(static_cast<std::int64_t>(bytes)));
-  if (device_.is_meta()) {
-    at::Tensor nowhere = at::empty({0}, options.device(c10::kMeta));
-    nowhere.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
-    return nowhere;
-  }
-  const auto slot = std::make_shared<host::Slot>(store_->arena().take(bytes));
-  slot->finish();
-  std::memset(slot->data(), 0, bytes);
-  return at::from_blob(
-      slot->data(), sizes, [slot](void*) {}, options);
+  const at::Tensor zeros = host_zeros(store_, sizes, dtype);
+  bytes_ += host_bytes(zeros);
+  return zeros;
 }
 
 void HostStates::reserve_buffers(const std::vector<Group>& groups) {
+  for (const Group& group : groups)
+    for (const Piece& piece : group) streamed_ += host_bytes(piece.tensor);
   std::int64_t bytes = 0;
-  for (const Group& group : groups) bytes = std::max(bytes, buffer_bytes(group, slice_elements(group)));
+  for (Group group : groups) {
+    bytes = std::max(bytes, buffer_bytes(group, slice_elements(group)));
+    std::erase_if(group, [](const Piece& piece) { return !piece.is_written; });
+    if (!group.empty()) bytes = std::max(bytes, buffer_bytes(group, slice_elements(group)));
+  }
   for (Buffer& buffer : buffers_)
     buffer.memory = at::empty({bytes}, at::TensorOptions(at::kByte).device(device_));
 }
 
-// Elements of a group that a buffer takes. All buffers together are a small part of the states.
+// Elements of a group that a buffer takes. All buffers together are a small part of what streams.
 std::int64_t HostStates::slice_elements(const Group& group) const {
   constexpr std::int64_t kLeastBytes = 64 * 1024, kSmallPart = 8;
   std::int64_t bytes = 0;
-  for (const at::Tensor& tensor : group) bytes += tensor.element_size();
-  const std::int64_t most =
-      std::clamp(static_cast<std::int64_t>(bytes_ / (kBuffers * kSmallPart)), kLeastBytes, kMostBufferBytes);
-  return std::min(most / bytes / kAlignment * kAlignment, group.front().numel());
+  for (const Piece& piece : group) bytes += piece.tensor.element_size();
+  const std::int64_t most = std::clamp(static_cast<std::int64_t>(streamed_ / (kBuffers * kSmallPart)),
+                                       kLeastBytes, kMostBufferBytes);
+  return std::min(most / bytes / kAlignment * kAlignment, group.front().tensor.numel());
 }
 
-HostStates::Group HostStates::carve(const Buffer& buffer, const Group& group, std::int64_t count) const {
-  Group tensors;
+std::vector<at::Tensor> HostStates::carve(const Buffer& buffer, const Group& group,
+                                          std::int64_t count) const {
+  std::vector<at::Tensor> tensors;
   std::int64_t offset = 0;
-  for (const at::Tensor& tensor : group) {
-    const std::int64_t bytes = count * tensor.element_size();
-    tensors.push_back(buffer.memory.narrow(0, offset, bytes).view(tensor.scalar_type()));
+  for (const Piece& piece : group) {
+    const std::int64_t bytes = count * piece.tensor.element_size();
+    tensors.push_back(buffer.memory.narrow(0, offset, bytes).view(piece.tensor.scalar_type()));
     offset += aligned(bytes);
   }
   return tensors;
@@ -105,22 +97,25 @@ void HostStates::fetch(Buffer& buffer, const Group& group, const Slice& slice) {
   for (const host::CopyPtr& copy : std::exchange(buffer.sent, {})) copy->wait();
   for (std::size_t i = 0; i < group.size(); ++i)
     buffer.fetched.push_back(store_->link().copy_to_device(slice.tensors[i].mutable_data_ptr(),
-                                                           host_data(group[i], slice.begin),
+                                                           host_data(group[i].tensor, slice.begin),
                                                            slice.tensors[i].nbytes(), nullptr));
 }
 
 void HostStates::send(Buffer& buffer, const Group& group, const Slice& slice) {
   if (!store_) return;
-  for (std::size_t i = 0; i < group.size(); ++i)
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    if (!group[i].is_written) continue;
     buffer.sent.push_back(store_->link().copy_to_host(slice.tensors[i].const_data_ptr(),
-                                                      host_data(group[i], slice.begin),
+                                                      host_data(group[i].tensor, slice.begin),
                                                       slice.tensors[i].nbytes(), nullptr));
+    if (group[i].written) *group[i].written = buffer.sent.back();
+  }
 }
 
 HostStates::Walk::Walk(HostStates& states, std::vector<Group> groups, std::function<void(const Slice&)> use)
     : states_(states), groups_(std::move(groups)), use_(std::move(use)) {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
-    const std::int64_t all = groups_[i].front().numel(), most = states_.slice_elements(groups_[i]);
+    const std::int64_t all = groups_[i].front().tensor.numel(), most = states_.slice_elements(groups_[i]);
     for (std::int64_t begin = 0; begin < all; begin += most)
       slices_.push_back({i, begin, std::min(most, all - begin), {}});
   }

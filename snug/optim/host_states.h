@@ -3,8 +3,8 @@
 //
 //   HostStates states(device, store);
 //   const at::Tensor exp_avg = states.zeros(parameter.sizes(), at::kFloat);
-//   states.reserve_buffers({{exp_avg}});                                   // once, before the first step
-//   HostStates::Walk walk(states, {{exp_avg}}, [&](const HostStates::Slice& slice) { ... });
+//   states.reserve_buffers({{{exp_avg}}});                                 // once, before the first step
+//   HostStates::Walk walk(states, {{{exp_avg}}}, [&](const HostStates::Slice& slice) { ... });
 //   walk.go_to(1);                                                         // slice.tensors are on the device
 //
 // What a slice holds is elementwise, so the bits are those of a step on whole tensors.
@@ -39,14 +39,20 @@ class HostStates {
   at::Tensor zeros(at::IntArrayRef sizes, at::ScalarType dtype);
   std::uint64_t bytes() const { return bytes_; }
 
-  // Tensors of equal sizes that are updated together.
-  using Group = std::vector<at::Tensor>;
-  void reserve_buffers(const std::vector<Group>& groups);
+  struct Piece {
+    at::Tensor tensor;  // on the host
+    bool is_written = true;
+    host::CopyPtr* written = nullptr;  // for whoever else reads it: the last copy to the host
+  };
+  // Of equal sizes, updated together.
+  using Group = std::vector<Piece>;
+  void reserve_buffers(
+      const std::vector<Group>& groups);  // that walks may have, with or without what they only read
 
   struct Slice {
     std::size_t group;  // its number
     std::int64_t begin, count;
-    Group tensors;  // flat, on the device; what is written there goes to the host
+    std::vector<at::Tensor> tensors;  // flat, on the device; what is written there goes to the host
   };
   // Once through these groups. One walk at a time has the buffers.
   class Walk {
@@ -69,13 +75,14 @@ class HostStates {
 
  private:
   std::int64_t slice_elements(const Group& group) const;
-  Group carve(const Buffer& buffer, const Group& group, std::int64_t count) const;
+  std::vector<at::Tensor> carve(const Buffer& buffer, const Group& group, std::int64_t count) const;
   void fetch(Buffer& buffer, const Group& group, const Slice& slice);
   void send(Buffer& buffer, const Group& group, const Slice& slice);
 
   const c10::Device device_;
   const std::shared_ptr<host::Store> store_;
   std::uint64_t bytes_ = 0;
+  std::uint64_t streamed_ = 0;  // by one walk through all
   static constexpr std::size_t kBuffers = 3;
   std::array<Buffer, kBuffers> buffers_;
 };

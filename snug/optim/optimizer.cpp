@@ -1,6 +1,7 @@
 #include "snug/optim/optimizer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 
@@ -11,8 +12,11 @@
 
 #include "snug/base/error.h"
 #include "snug/hooks/region.h"
+#include "snug/optim/clip.h"
 #include "snug/optim/deferred.h"
+#include "snug/optim/host_parameters.h"
 #include "snug/optim/host_states.h"
+#include "snug/optim/host_tensor.h"
 
 namespace snug::optim {
 namespace {
@@ -35,8 +39,6 @@ void check_parameters(const std::vector<at::Tensor>& parameters) {
   }
 }
 
-constexpr std::int64_t kFewElements = 16 * 1024;  // whose copies cost more than their memory is worth
-
 bool is_usable(const at::Tensor& gradient, const at::Tensor& parameter) {
   return gradient.is_contiguous() &&
          (gradient.scalar_type() == at::kFloat || gradient.scalar_type() == parameter.scalar_type());
@@ -44,9 +46,41 @@ bool is_usable(const at::Tensor& gradient, const at::Tensor& parameter) {
 
 }  // namespace
 
+// An update takes what is on the host through the device: the states of a parameter, then its weight and its
+// gradient if they are there.
+struct Optimizer::Streamed {
+  static HostStates::Group group(const Optimizer& optimizer, const Pending& update) {
+    HostStates::Group group;
+    for (const at::Tensor& state : optimizer.states_[update.number]) group.push_back({state});
+    const at::Tensor& parameter = optimizer.parameters_[update.number];
+    if (optimizer.has_weight_there(update.number))
+      group.push_back({optimizer.there_->home_of_weight(parameter), /*is_written=*/true,
+                       optimizer.there_->last_written(parameter)});
+    if (update.gradient_is_there) group.push_back({update.gradient, /*is_written=*/false});
+    return group;
+  }
+
+  static void update(Optimizer& optimizer, const Pending& update, const HostStates::Slice& slice, double lr,
+                     const ops::UpdateControl& control) {
+    const auto stretch = [&](const at::Tensor& whole) {
+      return whole.view(-1).narrow(0, slice.begin, slice.count);
+    };
+    auto next = slice.tensors.begin() + static_cast<std::ptrdiff_t>(optimizer.states_[update.number].size());
+    const std::vector<at::Tensor> states(slice.tensors.begin(), next);
+    const at::Tensor weight =
+        optimizer.has_weight_there(update.number) ? *next++ : stretch(optimizer.parameters_[update.number]);
+    const at::Tensor gradient = update.gradient_is_there ? *next : stretch(update.gradient);
+    optimizer.update({optimizer.part(update.number, weight, gradient, states)}, lr, control);
+  }
+};
+
 Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master master,
                      std::vector<std::string> moments, const Placement& placement)
-    : parameters_(std::move(parameters)), master_(master), moments_(std::move(moments)), lr_(lr) {
+    : parameters_(std::move(parameters)),
+      master_(master),
+      moments_(std::move(moments)),
+      there_(placement.parameters),
+      lr_(lr) {
   check_parameters(parameters_);
   check_not_negative(lr, "lr");
   check(placement.on_host >= 0 && placement.on_host <= 1,
@@ -54,25 +88,40 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master maste
   at::NoGradGuard no_grad;
   states_.resize(parameters_.size());
   is_hosted_ = choose_hosted(placement.on_host);
+  if (std::ranges::count(is_hosted_, true) > 0)
+    host_ = std::make_unique<HostStates>(parameters_[0].device(), placement.store);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) make_states(i, is_hosted_[i] ? host_.get() : nullptr);
+  if (!host_) return;
+  make_buffers();
+  if (placement.update == UpdateTime::InStep) return;
+  deferred_ = std::make_unique<Deferred>(host_->stream_beside());
+  if (there_) there_->set_before_fetch([this](hooks::RegionId region) { deferred_->ask_for_region(region); });
+}
+
+// A gradient that may be on the host need not be.
+void Optimizer::make_buffers() {
   std::vector<HostStates::Group> groups;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (is_hosted_[i] && !host_)
-      host_ = std::make_unique<HostStates>(parameters_[0].device(), placement.store);
-    make_states(i, is_hosted_[i] ? host_.get() : nullptr);
-    if (is_hosted_[i]) groups.push_back(states_[i]);
+    if (!is_hosted_[i]) continue;
+    groups.push_back(Streamed::group(*this, {.number = i}));
+    if (there_ && there_->has_gradient(parameters_[i]))
+      groups.back().push_back({there_->home_of_gradient(parameters_[i]), /*is_written=*/false});
   }
-  if (host_) host_->reserve_buffers(groups);
-  if (host_ && placement.update == UpdateTime::BeforeForward)
-    deferred_ = std::make_unique<Deferred>(host_->stream_beside());
+  host_->reserve_buffers(groups);
 }
 
 Optimizer::~Optimizer() {
+  if (there_) there_->set_before_fetch(nullptr);
   if (deferred_ && deferred_->is_waiting())
     TORCH_WARN("updates that were deferred are lost: the destructor of this optimizer does not call end()");
 }
 
 bool Optimizer::has_master(std::size_t i) const {
   return parameters_[i].scalar_type() != at::kFloat;
+}
+
+bool Optimizer::has_weight_there(std::size_t i) const {
+  return there_ && there_->has_weight(parameters_[i]);
 }
 
 std::uint64_t Optimizer::bytes_of_states(std::size_t i) const {
@@ -88,9 +137,13 @@ std::vector<bool> Optimizer::choose_hosted(double share) const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) all += bytes_of_states(i);
   const auto most = static_cast<std::uint64_t>(std::llround(share * static_cast<double>(all)));
   std::vector<bool> chosen(parameters_.size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    chosen[i] = there_ && (there_->has_weight(parameters_[i]) || there_->has_gradient(parameters_[i]));
+    if (chosen[i]) hosted += bytes_of_states(i);
+  }
   for (std::size_t i = parameters_.size(); i-- > 0;) {
     const std::uint64_t bytes = bytes_of_states(i);
-    if (bytes == 0 || parameters_[i].numel() < kFewElements || hosted + bytes > most) continue;
+    if (chosen[i] || bytes == 0 || parameters_[i].numel() < kFewElements || hosted + bytes > most) continue;
     hosted += bytes;
     chosen[i] = true;
   }
@@ -109,8 +162,20 @@ void Optimizer::make_states(std::size_t i, HostStates* home) {
     states_[i].push_back(zeros(at::kShort));
     return;
   }
-  const at::Tensor whole = parameter.to(at::kFloat);
+  const at::Tensor whole = weight(i).to(at::kFloat);
   states_[i].push_back(home ? zeros(at::kFloat).copy_(whole) : whole);
+}
+
+// What has no gradient is not updated.
+Optimizer::Pending Optimizer::pending(std::size_t i) const {
+  const at::Tensor& parameter = parameters_[i];
+  if (there_ && there_->gradient_is_there(parameter))
+    return {i, there_->home_of_gradient(parameter), /*gradient_is_there=*/true};
+  const at::Tensor& gradient = parameter.grad();
+  if (gradient.defined())
+    check(gradient.layout() == at::kStrided, "the gradient of parameter ", i, " is ", gradient.layout(),
+          "; expected a dense one");
+  return {i, gradient};
 }
 
 void Optimizer::step(double lr, const ops::UpdateControl& control) {
@@ -118,26 +183,30 @@ void Optimizer::step(double lr, const ops::UpdateControl& control) {
   at::NoGradGuard no_grad;
   if (deferred_) deferred_->check_unused();
   finish();
-  std::vector<std::size_t> which, later;
-  std::vector<at::Tensor> usable, later_usable;
+  if (there_) there_->before_update();
+  std::vector<Pending> now, later;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor& gradient = parameters_[i].grad();
-    if (!gradient.defined()) continue;
-    check(gradient.layout() == at::kStrided, "the gradient of parameter ", i, " is ", gradient.layout(),
-          "; expected a dense one");
-    if (!is_usable(gradient, parameters_[i])) {
-      update_all({i}, {gradient.to(at::kFloat).contiguous()}, lr, control);
+    Pending update = pending(i);
+    if (!update.gradient.defined()) continue;
+    if (!update.gradient_is_there && !is_usable(update.gradient, parameters_[i])) {
+      update.gradient = update.gradient.to(at::kFloat).contiguous();
+      update_all({update}, lr, control);
       continue;
     }
     const bool waits = deferred_ && is_hosted_[i] && hooks::region_of_parameter(parameters_[i]) != 0;
-    (waits ? later : which).push_back(i);
-    (waits ? later_usable : usable).push_back(gradient);
+    (waits ? later : now).push_back(std::move(update));
   }
-  if (!which.empty()) update_all(which, usable, lr, control);
-  if (!later.empty()) defer(later, later_usable, lr, control);
+  if (!now.empty()) update_all(now, lr, control);
+  if (!later.empty()) defer(later, lr, control);
 }
 
-void Optimizer::begin_update(const std::vector<std::size_t>&, const ops::UpdateControl&) {}
+void Optimizer::count_step(const std::vector<std::size_t>&, const ops::UpdateControl&) {}
+
+void Optimizer::begin_update(const std::vector<Pending>& which, const ops::UpdateControl& control) {
+  std::vector<std::size_t> numbers;
+  for (const Pending& update : which) numbers.push_back(update.number);
+  count_step(numbers, control);
+}
 
 Optimizer::Part Optimizer::part(std::size_t i, const at::Tensor& weight, const at::Tensor& gradient,
                                 const std::vector<at::Tensor>& states) const {
@@ -149,59 +218,51 @@ Optimizer::Part Optimizer::part(std::size_t i, const at::Tensor& weight, const a
           .moments = {states.begin(), end_of_moments}};
 }
 
-void Optimizer::update_all(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients,
-                           double lr, const ops::UpdateControl& control) {
+void Optimizer::update_all(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control) {
   begin_update(which, control);
   std::vector<Part> here;
-  std::vector<std::size_t> hosted;  // their places
+  std::vector<const Pending*> streamed;
   std::vector<HostStates::Group> groups;
-  for (std::size_t place = 0; place < which.size(); ++place) {
-    const std::size_t i = which[place];
+  for (const Pending& update : which) {
+    const std::size_t i = update.number;
     if (is_hosted_[i]) {
-      hosted.push_back(place);
-      groups.push_back(states_[i]);
+      streamed.push_back(&update);
+      groups.push_back(Streamed::group(*this, update));
     } else {
-      here.push_back(part(i, parameters_[i], gradients[place], states_[i]));
+      here.push_back(part(i, parameters_[i], update.gradient, states_[i]));
     }
   }
   // Those that are here beside the last copies.
-  if (!hosted.empty())
+  if (!streamed.empty())
     HostStates::Walk(*host_, groups, [&](const HostStates::Slice& slice) {
-      const std::size_t place = hosted[slice.group];
-      update_stretch(which[place], slice.begin, gradients[place], slice.tensors, lr, control);
+      Streamed::update(*this, *streamed[slice.group], slice, lr, control);
     }).go_to(groups.size());
   if (!here.empty()) update(here, lr, control);
 }
 
-void Optimizer::update_stretch(std::size_t i, std::int64_t begin, const at::Tensor& gradient,
-                               const std::vector<at::Tensor>& states, double lr,
-                               const ops::UpdateControl& control) {
-  const auto stretch = [&](const at::Tensor& whole) {
-    return whole.view(-1).narrow(0, begin, states.front().numel());
-  };
-  update({part(i, stretch(parameters_[i]), stretch(gradient), states)}, lr, control);
-}
-
 // The settings of this step go with them. Regions come in the order of their first parameters.
-void Optimizer::defer(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients,
-                      double lr, const ops::UpdateControl& control) {
+void Optimizer::defer(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control) {
   begin_update(which, control);
   const auto updates = std::make_shared<std::vector<Deferred::Update>>();
   std::unordered_map<hooks::RegionId, std::size_t> order;
-  for (std::size_t place = 0; place < which.size(); ++place) {
-    at::Tensor& parameter = parameters_[which[place]];
+  for (const Pending& update : which) {
+    at::Tensor& parameter = parameters_[update.number];
     const hooks::RegionId region = hooks::region_of_parameter(parameter);
     order.try_emplace(region, order.size());
-    updates->push_back({which[place], parameter, gradients[place], region});
+    updates->push_back({update.number, parameter, update.gradient, update.gradient_is_there, region});
+    if (there_) there_->forget_gradient(parameter);
     parameter.mutable_grad().reset();
   }
   std::ranges::stable_sort(*updates, {}, [&](const auto& update) { return order.at(update.region); });
   std::vector<HostStates::Group> groups;
-  for (const Deferred::Update& update : *updates) groups.push_back(states_[update.number]);
+  const auto pending_of = [](const Deferred::Update& update) {
+    return Pending{update.number, update.gradient, update.gradient_is_there};
+  };
+  for (const Deferred::Update& update : *updates)
+    groups.push_back(Streamed::group(*this, pending_of(update)));
   const auto walk = std::make_shared<HostStates::Walk>(
-      *host_, std::move(groups), [this, updates, lr, control](const HostStates::Slice& slice) {
-        const Deferred::Update& update = (*updates)[slice.group];
-        update_stretch(update.number, slice.begin, update.gradient, slice.tensors, lr, control);
+      *host_, std::move(groups), [this, updates, pending_of, lr, control](const HostStates::Slice& slice) {
+        Streamed::update(*this, pending_of((*updates)[slice.group]), slice, lr, control);
       });
   deferred_->begin(updates, [walk](std::size_t count) { walk->go_to(count); });
 }
@@ -215,32 +276,65 @@ void Optimizer::end() noexcept try { finish(); } catch (const std::exception& er
 }
 
 void Optimizer::zero_grad() {
-  for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  for (at::Tensor& parameter : parameters_) {
+    if (there_) there_->forget_gradient(parameter);
+    parameter.mutable_grad().reset();
+  }
 }
 
 std::vector<at::Tensor> Optimizer::gradients() const {
+  if (there_) there_->finish_gradients();
   std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : parameters_) {
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (at::Tensor gradient = pending(i).gradient; gradient.defined())
+      gradients.push_back(std::move(gradient));
   return gradients;
 }
 
-at::Tensor Optimizer::exact(std::size_t i) const {
-  check(i < parameters_.size(), "no parameter ", i, " among ", parameters_.size());
+at::Tensor Optimizer::gradient_norm() const {
   at::NoGradGuard no_grad;
+  std::vector<at::Tensor> here, norms;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Pending update = pending(i);
+    if (!update.gradient.defined()) continue;
+    if (!update.gradient_is_there) {
+      here.push_back(update.gradient);
+      places.push_back(norms.size());
+    }
+    norms.push_back(update.gradient_is_there ? there_->gradient_norm(parameters_[i]) : at::Tensor());
+  }
+  if (!here.empty()) {
+    const std::vector<at::Tensor> some = at::_foreach_norm(here, 2, at::kFloat);
+    for (std::size_t k = 0; k < places.size(); ++k) norms[places[k]] = some[k];
+  }
+  return norm_of_norms(norms);
+}
+
+at::Tensor Optimizer::weight(std::size_t i) const {
+  check(i < parameters_.size(), "no parameter ", i, " among ", parameters_.size());
+  if (deferred_) deferred_->finish();
+  return there_ ? there_->weight(parameters_[i]) : parameters_[i];
+}
+
+void Optimizer::finish_updates() const {
   if (deferred_) deferred_->finish();
   if (host_) host_->finish();
-  if (!has_master(i)) return parameters_[i].detach().clone();
-  const at::Tensor master = states_[i].back().to(parameters_[i].device());
+}
+
+at::Tensor Optimizer::exact(std::size_t i) const {
+  at::NoGradGuard no_grad;
+  const at::Tensor weight = this->weight(i);
+  finish_updates();
+  if (!has_master(i)) return weight.detach().clone();
+  const at::Tensor master = states_[i].back().to(weight.device());
   if (master.scalar_type() == at::kFloat) return master.clone();
-  const at::Tensor high = parameters_[i].view(at::kShort).to(at::kInt).bitwise_left_shift_(16);
+  const at::Tensor high = weight.view(at::kShort).to(at::kInt).bitwise_left_shift_(16);
   return high.add_(master).view(at::kFloat);
 }
 
 std::vector<StateTensor> Optimizer::state() const {
-  if (deferred_) deferred_->finish();
-  if (host_) host_->finish();
+  finish_updates();
   std::vector<StateTensor> state;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     for (std::size_t k = 0; k < moments_.size(); ++k) state.push_back({i, moments_[k], states_[i][k]});

@@ -24,6 +24,7 @@ class Store;
 namespace snug::optim {
 
 class Deferred;
+class HostParameters;
 class HostStates;
 
 // Where the fp32 value of a bf16 weight lives: as the 16 bits that the weight lacks, or whole beside it. fp16
@@ -43,6 +44,8 @@ struct Placement {
   // BeforeForward: step() takes the gradients away and holds them until then. Whoever reads weights elsewhere
   // than in their region's forward calls finish() first.
   UpdateTime update = UpdateTime::InStep;
+  // Weights and gradients that are on the host too; the states of these parameters are there as well.
+  std::shared_ptr<HostParameters> parameters;
 };
 
 // One tensor of optimizer state, for saving, loading (copy_ into it) and accounting.
@@ -71,8 +74,12 @@ class SNUG_API Optimizer {
   void finish();     // does the updates that still wait for their region's forward
 
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
-  std::vector<at::Tensor> gradients() const;  // those that are defined
-  at::Tensor exact(std::size_t i) const;      // parameter i in fp32, with all bits that the optimizer knows
+  std::vector<at::Tensor> gradients() const;  // those that are defined, some of them on the host
+  // Their norm, as optim::grad_norm() has it, wherever they are.
+  at::Tensor gradient_norm() const;
+  // Parameter i, or where its weight is on the host: to be read, and written until the next step.
+  at::Tensor weight(std::size_t i) const;
+  at::Tensor exact(std::size_t i) const;  // parameter i in fp32, with all bits that the optimizer knows
 
   // "master" or "remainder" of 16-bit parameters, and the optimizer's own, after finish(). Those on the host
   // may be read and written until the next step; on Meta they have no memory.
@@ -97,24 +104,32 @@ class SNUG_API Optimizer {
     std::vector<at::Tensor> moments;
   };
   // Before these parameters are updated, part by part.
-  virtual void begin_update(const std::vector<std::size_t>& which, const ops::UpdateControl& control);
+  virtual void count_step(const std::vector<std::size_t>& which, const ops::UpdateControl& control);
   virtual void update(const std::vector<Part>& parts, double lr, const ops::UpdateControl& control) = 0;
 
   static ops::UpdateTensors tensors_of(const std::vector<Part>& parts);
 
  private:
+  struct Pending {
+    std::size_t number;  // of the parameter
+    at::Tensor gradient;
+    bool gradient_is_there = false;  // on the host
+  };
+
   std::vector<bool> choose_hosted(double share) const;
   std::uint64_t bytes_of_states(std::size_t i) const;
   void make_states(std::size_t i, HostStates* home);
   bool has_master(std::size_t i) const;  // beside the parameter itself
+  bool has_weight_there(std::size_t i) const;
+  void make_buffers();
+  Pending pending(std::size_t i) const;
   Part part(std::size_t i, const at::Tensor& weight, const at::Tensor& gradient,
             const std::vector<at::Tensor>& states) const;
-  void update_all(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients, double lr,
-                  const ops::UpdateControl& control);
-  void defer(const std::vector<std::size_t>& which, const std::vector<at::Tensor>& gradients, double lr,
-             const ops::UpdateControl& control);
-  void update_stretch(std::size_t i, std::int64_t begin, const at::Tensor& gradient,
-                      const std::vector<at::Tensor>& states, double lr, const ops::UpdateControl& control);
+  void update_all(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control);
+  void defer(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control);
+  void begin_update(const std::vector<Pending>& which, const ops::UpdateControl& control);
+  void finish_updates() const;  // and copies
+  struct Streamed;              // how an update streams
 
   std::vector<at::Tensor> parameters_;
   const Master master_;
@@ -122,6 +137,7 @@ class SNUG_API Optimizer {
   std::vector<std::vector<at::Tensor>> states_;  // by parameter: its moments, then its master if it has one
   std::vector<bool> is_hosted_;                  // by parameter: states_ are host_'s
   std::unique_ptr<HostStates> host_;             // null: nothing is
+  std::shared_ptr<HostParameters> there_;        // null: nothing is
   std::unique_ptr<Deferred> deferred_;           // null: nothing is
   double lr_;
 };

@@ -24,9 +24,14 @@ double slowdown_seconds(const Problem& problem, std::uint64_t bytes) {
          (copy_seconds(bytes, problem.to_host_rate) + copy_seconds(bytes, problem.to_device_rate));
 }
 
-// How long computing, slowed down, waits for the copy beside it.
-double wait_seconds(const Problem& problem, double computing, std::uint64_t bytes, double rate) {
-  const double copying = copy_seconds(bytes, rate);
+// How long computing, slowed down, waits for the copies beside it.
+double wait_seconds(const Problem& problem, double computing, std::uint64_t out, std::uint64_t in) {
+  const double sending = copy_seconds(out, problem.to_host_rate),
+               fetching = copy_seconds(in, problem.to_device_rate);
+  double copying = std::max(sending, fetching);
+  if (out > 0 && in > 0)
+    copying = problem.both_ways_rate > 0 ? std::max(copying, copy_seconds(out + in, problem.both_ways_rate))
+                                         : sending + fetching;
   return std::max(0.0, copying - (computing + problem.copy_slowdown * copying));
 }
 
@@ -48,8 +53,9 @@ static_assert(trace::copies_beside(1) == 0u, "a ChainState holds what one region
 ChainState advance(const Problem& problem, const ChainState& before, const Choice& choice) {
   const std::uint64_t there = before.kept_bytes + before.moving_bytes;
   const double waiting =
-      wait_seconds(problem, choice.forward_seconds, before.moving_bytes, problem.to_host_rate) +
-      wait_seconds(problem, choice.backward_seconds, before.moving_bytes, problem.to_device_rate);
+      wait_seconds(problem, choice.forward_seconds, before.moving_bytes, choice.forward_in_bytes) +
+      wait_seconds(problem, choice.backward_seconds, choice.backward_out_bytes,
+                   before.moving_bytes + choice.backward_in_bytes);
   return {.kept_bytes = before.kept_bytes + choice.kept_bytes,
           .moving_bytes = choice.offloaded_bytes,
           .peak_bytes = std::max(before.peak_bytes, there + choice.own_bytes()),

@@ -13,7 +13,7 @@ namespace snug::plan {
 
 namespace {
 
-constexpr std::int64_t kVersion = 4;
+constexpr std::int64_t kVersion = 5;
 
 constexpr std::string_view kInputWord = "input ";
 

@@ -1,7 +1,7 @@
 #include "snug/plan/planner.h"
 
 #include <algorithm>
-#include <deque>
+#include <future>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -37,20 +37,25 @@ std::vector<Offer> worth_having(std::vector<Offer> all, const Overhead& overhead
 }
 
 // What is best in a problem is so in another that has the same choices and at every moment so many bytes
-// less, of states that wait elsewhere: one search serves both.
+// less, of states that wait elsewhere: one search serves both. Searches run side by side.
 class Frontiers {
  public:
-  const std::vector<std::vector<std::uint32_t>>& of(const Problem& problem) {
-    for (const auto& [other, chosen] : found_)
-      if (is_shifted(*other, problem)) return chosen;
-    auto& [key, chosen] = found_.emplace_back();
-    key = &problem;
-    for (Point& point : search(problem)) chosen.push_back(std::move(point.chosen));
-    return chosen;
+  explicit Frontiers(const std::vector<Candidate>& candidates) {
+    for (const Candidate& candidate : candidates) {
+      const Problem& problem = candidate.model->problem();
+      const auto same =
+          std::ranges::find_if(found_, [&](const auto& other) { return is_shifted(*other.first, problem); });
+      number_of_.push_back(static_cast<std::size_t>(same - found_.begin()));
+      if (same == found_.end())
+        found_.emplace_back(&problem,
+                            std::async(std::launch::async, [&problem] { return search(problem); }).share());
+    }
   }
+  const Frontier& of(std::size_t candidate) const { return found_[number_of_[candidate]].second.get(); }
 
  private:
-  std::deque<std::pair<const Problem*, std::vector<std::vector<std::uint32_t>>>> found_;
+  std::vector<std::pair<const Problem*, std::shared_future<Frontier>>> found_;
+  std::vector<std::size_t> number_of_;  // by candidate
 };
 
 std::uint64_t below(std::uint64_t a, std::uint64_t b) {
@@ -94,7 +99,7 @@ Planner::Planner(std::vector<Candidate> candidates, const Overhead& overhead,
     : candidates_(std::move(candidates)), kinds_(kinds) {
   check(!candidates_.empty(), "nothing to plan: no setting of the step was given");
   std::vector<Offer> all;
-  Frontiers frontiers;
+  const Frontiers frontiers(candidates_);
   for (std::size_t i = 0; i < candidates_.size(); ++i) {
     auto& [setting, model] = candidates_[i];
     for (const LeverKind& kind : kinds_) setting.levers.try_emplace(kind.name, kind.plain);
@@ -106,7 +111,7 @@ Planner::Planner(std::vector<Candidate> candidates, const Overhead& overhead,
                      .host_bytes = model.host_bytes(chosen),
                      .chosen = std::move(chosen)});
     };
-    for (const std::vector<std::uint32_t>& chosen : frontiers.of(model->problem())) offer(chosen);
+    for (const Point& point : frontiers.of(i)) offer(point.chosen);
     for (const bool on_host : {false, true}) offer(model->lean(on_host));
   }
   offers_ = worth_having(std::move(all), overhead);

@@ -13,10 +13,13 @@ bool is_shifted(const Problem& a, const Problem& b) {
     return one.kept_bytes == other.kept_bytes && one.offloaded_bytes == other.offloaded_bytes &&
            one.forward_bytes + shift == other.forward_bytes &&
            one.backward_bytes + shift == other.backward_bytes &&
-           one.forward_seconds == other.forward_seconds && one.backward_seconds == other.backward_seconds;
+           one.forward_seconds == other.forward_seconds && one.backward_seconds == other.backward_seconds &&
+           one.forward_in_bytes == other.forward_in_bytes &&
+           one.backward_in_bytes == other.backward_in_bytes &&
+           one.backward_out_bytes == other.backward_out_bytes;
   };
   return a.passes == b.passes && a.to_host_rate == b.to_host_rate && a.to_device_rate == b.to_device_rate &&
-         a.copy_slowdown == b.copy_slowdown &&
+         a.both_ways_rate == b.both_ways_rate && a.copy_slowdown == b.copy_slowdown &&
          std::ranges::equal(a.regions, b.regions, [&](const auto& one, const auto& other) {
            return std::ranges::equal(*one, *other, choices_are);
          });

@@ -23,6 +23,8 @@ struct Choice {
   std::uint64_t backward_bytes = 0;  // the highest in its backward, likewise, with what is back from the host
   double forward_seconds = 0;
   double backward_seconds = 0;  // with what is run again
+  // What else is copied beside it, whatever is chosen: weights and gradients of its neighbours.
+  std::uint64_t forward_in_bytes = 0, backward_in_bytes = 0, backward_out_bytes = 0;
 
   std::uint64_t own_bytes() const { return std::max(forward_bytes, backward_bytes); }
 };
@@ -36,7 +38,8 @@ struct Problem {
   double passes = 1;         // forwards and backwards per step
   double to_host_rate = 0;   // bytes per second; nothing can be offloaded at 0
   double to_device_rate = 0;
-  double copy_slowdown = 0;  // the share by which computing is slower while something is copied
+  double both_ways_rate = 0;  // of both together, both at work; 0: they take turns
+  double copy_slowdown = 0;   // the share by which computing is slower while something is copied
 };
 
 struct Outcome {

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "snug/base/export.h"
 
@@ -28,9 +29,14 @@ inline constexpr LeverKind kHeadChunks{"head_chunks", 0, "logits in {value} piec
 inline constexpr LeverKind kStatesOnHost{"states_on_host", 0,
                                          "{value} % of the optimizer's states on the host"};
 
+// Of the regions whose gradients, and whose weights, are there while they do not run, per cent.
+inline constexpr LeverKind kGradientsOnHost{"gradients_on_host", 0, "{value} % of the gradients on the host"};
+inline constexpr LeverKind kWeightsOnHost{"weights_on_host", 0, "{value} % of the weights on the host"};
+
 // In the order in which they are pulled. A new one is one more line here; whoever makes settings with it
 // carries it out.
-inline constexpr LeverKind kLevers[] = {kMicroBatch, kHeadChunks, kStatesOnHost};
+inline constexpr LeverKind kLevers[] = {kMicroBatch, kHeadChunks, kStatesOnHost, kGradientsOnHost,
+                                        kWeightsOnHost};
 
 struct SNUG_API Setting {
   std::map<std::string, std::int64_t> levers;
@@ -40,10 +46,18 @@ struct SNUG_API Setting {
   bool operator==(const Setting&) const = default;
 };
 
-// What waits on the host between steps; each step brings it to the device and back.
+// What waits on the host between steps; each update brings it to the device and back.
 struct Streamed {
   std::uint64_t bytes = 0;
-  bool beside_forward = false;  // while the first pass runs forward; else after the last backward
+  std::uint64_t read_bytes = 0;  // of these, what does not go back: gradients
+  bool beside_forward = false;   // while the first pass runs forward; else after the last backward
+  // What every pass moves: weights come for the forward and for the backward, gradients leave and, to be
+  // added to, come.
+  struct Region {
+    std::string name;
+    std::uint64_t weight_bytes = 0, gradient_bytes = 0;
+  };
+  std::vector<Region> regions = {};  // in the order of the forward
 
   bool leaves_gradients() const { return bytes > 0 && beside_forward; }  // for the next step
 };

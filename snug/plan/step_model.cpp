@@ -134,12 +134,12 @@ StepModel::StepModel(Sketch sketch, double passes, const Cost& cost, const Links
   for (const trace::Work& work : sketch_->operators)
     operator_seconds_.push_back(work.name.empty() ? 0 : cost(work));
   find_regions();
-  if (passes == 0) passes = static_cast<double>(passes_.size());
+  step_passes_ = passes == 0 ? static_cast<double>(passes_.size()) : passes;
   if (streamed_.beside_forward)
-    link_is_taken_ = std::min(1.0, streaming_seconds() / std::max(forward_seconds(), 1e-9)) / passes;
+    link_is_taken_ = std::min(1.0, streaming_seconds() / std::max(forward_seconds(), 1e-9)) / step_passes_;
   find_choices();
   build_problem();
-  share_seconds(passes);
+  share_seconds();
 }
 
 // A pass is over when its backward begins; the next call is of another. A region that earlier passes did not
@@ -344,7 +344,25 @@ Choice StepModel::measure(std::size_t number, const std::vector<Profile>& profil
       static_cast<double>(region.calls.size()) / static_cast<double>(passes_.size());
   choice.forward_seconds *= calls_per_pass;
   choice.backward_seconds *= calls_per_pass;
+  if (links_.are_there()) add_streamed(region.name, choice);
   return choice;
+}
+
+// Beside a region the weights of the next one come, in the order of the pass, and what the one before it made
+// of gradients goes. All passes but the first add to what is there.
+void StepModel::add_streamed(const std::string& region, Choice& choice) const {
+  const auto& all = streamed_.regions;
+  const auto place = std::ranges::find(all, region, &Streamed::Region::name);
+  if (place == all.end()) return;
+  const bool is_first = place == all.begin(), is_last = place + 1 == all.end();
+  if (!is_last) {
+    choice.forward_in_bytes = place[1].weight_bytes;
+    choice.backward_out_bytes = place[1].gradient_bytes;
+  }
+  if (!is_first)
+    choice.backward_in_bytes =
+        place[-1].weight_bytes +
+        static_cast<std::uint64_t>(static_cast<double>(place[-1].gradient_bytes) * (1 - 1 / step_passes_));
 }
 
 void StepModel::build_problem() {
@@ -405,7 +423,7 @@ StepModel::PassMemory StepModel::lean_pass(bool on_host) const {
 
 // Passes repeat, what comes after the last backward does not. The last pass stands for all: between earlier
 // ones an optimizer may have run.
-void StepModel::share_seconds(double passes) {
+void StepModel::share_seconds() {
   const std::uint32_t last = sketch_->operators_of_passes;
   double outside = seconds_between({sketch_->calls[passes_.back().front()].forward.begin, last});
   for (const std::size_t number : passes_.back()) {
@@ -413,24 +431,34 @@ void StepModel::share_seconds(double passes) {
     outside -= seconds_between(call.forward) + seconds_between(call.backward);
   }
   const double optimizer = seconds_between({last, static_cast<std::uint32_t>(operator_seconds_.size())});
-  problem_.passes = passes;
+  problem_.passes = step_passes_;
   // What streams does so behind the optimizer's kernels, or behind the first pass's forward, which it slows.
   const double streaming = streaming_seconds();
   const double hidden = streamed_.beside_forward ? forward_seconds() : optimizer;
   const double slowed = streamed_.beside_forward ? links_.copy_slowdown * std::min(streaming, hidden) : 0;
   problem_.fixed_seconds =
-      optimizer + std::max(0.0, streaming - hidden) + slowed + passes * std::max(outside, 0.0);
+      optimizer + std::max(0.0, streaming - hidden) + slowed + step_passes_ * std::max(outside, 0.0);
+  if (links_.are_there())
+    for (const auto& choices : problem_.regions) {
+      const Choice& any = choices->front();
+      problem_.fixed_seconds +=
+          step_passes_ * links_.copy_slowdown *
+          (static_cast<double>(any.forward_in_bytes + any.backward_in_bytes) / links_.to_device_rate +
+           static_cast<double>(any.backward_out_bytes) / links_.to_host_rate);
+    }
   problem_.to_host_rate = links_.to_host_rate;
   problem_.to_device_rate = links_.to_device_rate;
+  problem_.both_ways_rate = links_.both_ways_rate;
   problem_.copy_slowdown = links_.copy_slowdown;
 }
 
 // Both directions are at work.
 double StepModel::streaming_seconds() const {
   if (streamed_.bytes == 0 || !links_.are_there()) return 0;  // nothing, or nobody measured it
-  const auto bytes = static_cast<double>(streamed_.bytes);
-  const double one_way = bytes / std::min(links_.to_host_rate, links_.to_device_rate);
-  return links_.both_ways_rate > 0 ? std::max(one_way, 2 * bytes / links_.both_ways_rate) : 2 * one_way;
+  const auto in = static_cast<double>(streamed_.bytes), out = in - static_cast<double>(streamed_.read_bytes);
+  const double fetching = in / links_.to_device_rate, sending = out / links_.to_host_rate;
+  return links_.both_ways_rate > 0 ? std::max({fetching, sending, (in + out) / links_.both_ways_rate})
+                                   : fetching + sending;
 }
 
 double StepModel::forward_seconds() const {

@@ -86,7 +86,8 @@ class SNUG_API StepModel {
   void add_lean_choices(Region& region, std::vector<std::vector<Fate>>& choices) const;
   std::vector<trace::ValueIndex> movable_values(std::size_t call, const std::vector<Fate>& fates) const;
   void build_problem();
-  void share_seconds(double passes);
+  void share_seconds();
+  void add_streamed(const std::string& region, Choice& choice) const;
   double streaming_seconds() const;
   double forward_seconds() const;      // of the first pass
   std::uint64_t most_on_host() const;  // of one region
@@ -101,6 +102,7 @@ class SNUG_API StepModel {
   const Streamed streamed_;
   std::unique_ptr<const Sketch> sketch_;
   Timeline timeline_;
+  double step_passes_ = 1;
   std::vector<double> operator_seconds_;
   double link_is_taken_ = 0;  // by what streams, of the forwards' time
   std::vector<Region> regions_;

@@ -56,7 +56,9 @@ class Account {
   void streams(const plan::Streamed& streamed) const {
     if (!streamed_) return;
     streamed_->bytes += streamed.bytes;
+    streamed_->read_bytes += streamed.read_bytes;
     streamed_->beside_forward |= streamed.beside_forward;
+    streamed_->regions.insert(streamed_->regions.end(), streamed.regions.begin(), streamed.regions.end());
   }
 
  private:

@@ -65,13 +65,13 @@ OffloadLimit parse_offload(std::string_view text) {
   return {.share = percent / 100};
 }
 
-std::int64_t parse_states_on_host(std::string_view text) {
+std::int64_t parse_share_on_host(std::string_view text, std::string_view what) {
   if (text == "all") return 100;
   std::int64_t percent = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), percent);
   check(error == std::errc() && std::string_view(end, text.data() + text.size()) == "%" && percent >= 1 &&
             percent <= 100,
-        "`states_on_host` must be a whole share from 1% to 100%, or all, got \"", text, "\"");
+        "`", what, "` must be a whole share from 1% to 100%, or all, got \"", text, "\"");
   return percent;
 }
 
@@ -181,7 +181,9 @@ Json to_json(const TrainConfig& config) {
                {"accumulation", config.accumulation()},
                {"head_chunks", config.head_chunks},
                {"states_on_host", config.states_on_host},
-               {"update", config.states_on_host > 0 ? Json(name(config.update)) : Json(nullptr)},
+               {"gradients_on_host", config.gradients_on_host},
+               {"weights_on_host", config.weights_on_host},
+               {"update", config.has_states_on_host() ? Json(name(config.update)) : Json(nullptr)},
                {"seq_len", config.seq_len},
                {"seed", config.seed},
                {"device", config.device.str()},

@@ -35,7 +35,8 @@ SNUG_API std::string_view name(Recompute recompute);
 SNUG_API OffloadLimit parse_offload(std::string_view text);  // "2GiB", "30%", "all"
 SNUG_API std::string to_string(const OffloadLimit& offload);
 
-SNUG_API std::int64_t parse_states_on_host(std::string_view text);  // per cent: "50%", "all"
+// Per cent: "50%", "all". `what` names it in errors.
+SNUG_API std::int64_t parse_share_on_host(std::string_view text, std::string_view what);
 
 SNUG_API optim::UpdateTime parse_update(std::string_view text);
 SNUG_API std::string_view name(optim::UpdateTime update);
@@ -71,7 +72,10 @@ struct TrainConfig {
   std::int64_t micro_batch = 8;     // sequences per forward; divides batch_size
   std::int64_t head_chunks = 0;     // pieces in which the head makes its logits; 0: by their size
   std::int64_t states_on_host = 0;  // per cent of the optimizer's states that wait there between steps
-  optim::UpdateTime update = optim::UpdateTime::InStep;  // of parameters with these
+  // Per cent of the regions whose gradients, and whose weights, are there while they do not run; so are the
+  // states of these.
+  std::int64_t gradients_on_host = 0, weights_on_host = 0;
+  optim::UpdateTime update = optim::UpdateTime::InStep;  // of parameters with states on the host
   std::int64_t seq_len = 256;
   std::uint64_t seed = 0;
   c10::Device device = c10::kCPU;
@@ -87,6 +91,9 @@ struct TrainConfig {
   bool allow_quadratic = false;  // attention whose memory grows with tokens squared, where no kernel is
 
   std::int64_t accumulation() const { return batch_size / micro_batch; }
+  bool has_states_on_host() const {
+    return states_on_host > 0 || gradients_on_host > 0 || weights_on_host > 0;
+  }
 };
 
 SNUG_API Treatment treatment(const TrainConfig& config);

@@ -47,16 +47,26 @@ double scratch_share(const TrainConfig& config) {
 plan::Setting setting_of(const TrainConfig& config) {
   return {.levers = {{plan::kMicroBatch.name, config.micro_batch},
                      {plan::kHeadChunks.name, config.head_chunks},
-                     {plan::kStatesOnHost.name, config.states_on_host}},
+                     {plan::kStatesOnHost.name, config.states_on_host},
+                     {plan::kGradientsOnHost.name, config.gradients_on_host},
+                     {plan::kWeightsOnHost.name, config.weights_on_host}},
           .accumulation = config.accumulation()};
 }
 
 // Per cent.
-std::vector<std::int64_t> shares_on_host(const TrainConfig& config) {
+struct SharesOnHost {
+  std::int64_t states = 0, gradients = 0, weights = 0;
+};
+
+// States first: they move once a step, gradients and weights in every pass.
+std::vector<SharesOnHost> shares_on_host(const TrainConfig& config) {
   const bool has_states = config.optimizer.kind == OptimizerKind::AdamW || config.optimizer.momentum > 0 ||
                           config.precision != Precision::Fp32;
-  if (!has_states) return {0};
-  return {0, 25, 50, 75, 100};
+  std::vector<SharesOnHost> shares{{}};
+  if (has_states) shares.insert(shares.end(), {{25}, {50}, {75}, {100}});
+  const std::int64_t states = has_states ? 100 : 0;
+  shares.insert(shares.end(), {{states, 100}, {states, 100, 50}, {states, 100, 100}});
+  return shares;
 }
 
 }  // namespace
@@ -65,6 +75,8 @@ TrainConfig at_setting(TrainConfig config, const plan::Setting& setting) {
   config.micro_batch = setting[plan::kMicroBatch];
   config.head_chunks = setting[plan::kHeadChunks];
   config.states_on_host = setting[plan::kStatesOnHost];
+  config.gradients_on_host = setting[plan::kGradientsOnHost];
+  config.weights_on_host = setting[plan::kWeightsOnHost];
   return config;
 }
 
@@ -83,11 +95,15 @@ Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro
   if (config.update != optim::UpdateTime::InStep) step.identity["update"] = name(config.update);
   for (const std::int64_t micro : micro_batches.empty() ? divisors(config.batch_size) : micro_batches)
     for (const std::int64_t chunks : head_chunks(config, micro))
-      for (const std::int64_t share : shares_on_host(config)) {
+      for (const SharesOnHost& shares : shares_on_host(config)) {
+        // Who is that short of memory takes the finest.
+        if (shares.gradients > 0 && chunks != head_chunks(config, micro).back()) continue;
         TrainConfig shape = config;
         shape.micro_batch = micro;
         shape.head_chunks = chunks;
-        shape.states_on_host = share;
+        shape.states_on_host = shares.states;
+        shape.gradients_on_host = shares.gradients;
+        shape.weights_on_host = shares.weights;
         step.settings.push_back(setting_of(shape));
       }
   step.on_meta = [config](const Account& account, const plan::Setting& setting) -> std::function<void()> {

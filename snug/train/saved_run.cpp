@@ -62,10 +62,11 @@ std::string split_text(const Json& split, const std::string& where) {
 // NaN is both the least and the most.
 bool has_finite_weights(const TrainingSetup& setup) {
   at::NoGradGuard no_grad;
-  return std::ranges::all_of(setup.model->parameters(), [](const at::Tensor& weight) {
-    const auto [least, most] = at::aminmax(weight);
-    return std::isfinite(least.item<double>()) && std::isfinite(most.item<double>());
-  });
+  for (std::size_t i = 0; i < setup.optimizer->parameters().size(); ++i) {
+    const auto [least, most] = at::aminmax(setup.optimizer->weight(i));
+    if (!std::isfinite(least.item<double>()) || !std::isfinite(most.item<double>())) return false;
+  }
+  return true;
 }
 
 // The last state whose weights are finite. One that cannot be read is none.
@@ -190,8 +191,9 @@ std::filesystem::path RunSaver::save(std::int64_t step, const TrainingSetup& set
                                     {"run", run_facts_}},
                           .model_config = model_config_,
                           .companions = companions_};
-  for (const auto& parameter : setup.model->named_parameters())
-    state.model.push_back(io::source_of(parameter.key(), parameter.value()));
+  const auto names = setup.model->named_parameters().keys();
+  for (std::size_t i = 0; i < names.size(); ++i)
+    state.model.push_back(io::source_of(names[i], setup.optimizer->weight(i)));
   for (const auto& [name, tensor] : optimizer_tensors(setup))
     state.optimizer.push_back(io::source_of(name, tensor));
   state.optimizer.push_back(io::source_of(kCpuGenerator, generator_state(device_generator(at::kCPU))));

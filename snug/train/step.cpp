@@ -61,28 +61,65 @@ void check_weights(const TrainConfig& config) {
   models::check_weights(config.model, config.weights);
 }
 
-std::shared_ptr<models::LanguageModel> load_model(const TrainConfig& config, c10::Device device) {
-  auto model =
-      models::make_model(config.model, {.tensors = at::TensorOptions(device).dtype(dtype(config.precision)),
-                                        .attention = attention_backend(config),
-                                        .fresh = config.weights.empty()});
-  if (!config.weights.empty() && !device.is_meta()) models::load_weights(*model, config.weights);
+std::shared_ptr<models::LanguageModel> load_model(const TrainConfig& config, c10::Device device,
+                                                  optim::HostParameters* there) {
+  models::ModelOptions options{.tensors = at::TensorOptions(device).dtype(dtype(config.precision)),
+                               .attention = attention_backend(config),
+                               .fresh = config.weights.empty()};
+  models::HomeOf home_of;
+  if (there) {
+    options.on_part = [&](std::string_view region, const torch::nn::Module& part) {
+      const bool is_tied = config.model.tied_embeddings && region == "embed";  // the head reads it too
+      there->add(region, is_tied ? std::vector<at::Tensor>() : part.parameters());
+    };
+    options.on_write = [=](const at::Tensor& parameter, const auto& write) {
+      there->write(parameter, write);
+    };
+    home_of = [=](const at::Tensor& parameter) { return there->weight(parameter); };
+  }
+  auto model = models::make_model(config.model, options);
+  if (!config.weights.empty() && !device.is_meta()) models::load_weights(*model, config.weights, home_of);
   return model;
 }
 
+namespace {
+
+double share(std::int64_t percent) {
+  return static_cast<double>(percent) / 100;
+}
+
+plan::Streamed streamed(const TrainingSetup& setup, const TrainConfig& config) {
+  plan::Streamed streamed{.bytes = setup.optimizer->host_bytes(),
+                          .beside_forward = config.update == optim::UpdateTime::BeforeForward};
+  if (!setup.there) return streamed;
+  streamed.bytes += setup.there->bytes();
+  for (const auto& load : setup.there->loads()) {
+    streamed.read_bytes += load.gradient_bytes;
+    streamed.regions.push_back({load.region, load.weight_bytes, load.gradient_bytes});
+  }
+  return streamed;
+}
+
+}  // namespace
+
 TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, const Account& account) {
+  if (config.gradients_on_host > 0 || config.weights_on_host > 0)
+    there = std::make_shared<optim::HostParameters>(
+        device, account.host(),
+        optim::HostShares{.weights = share(config.weights_on_host),
+                          .gradients = share(config.gradients_on_host)});
   {
     auto claim = account.claim(Category::Parameter);
-    model = load_model(config, device);
+    model = load_model(config, device, there.get());
   }
   account.adopt(model->parameters(), Category::Parameter);
   auto claim = account.claim(Category::Optimizer);
   optimizer = make_optimizer(model->parameters(), config.optimizer,
-                             {.on_host = static_cast<double>(config.states_on_host) / 100,
+                             {.on_host = share(config.states_on_host),
                               .store = account.host(),
-                              .update = config.update});
-  account.streams(
-      {optimizer->host_bytes(), /*beside_forward=*/config.update == optim::UpdateTime::BeforeForward});
+                              .update = config.update,
+                              .parameters = there});
+  account.streams(streamed(*this, config));
 }
 
 at::Tensor accumulate_gradients(models::LanguageModel& model, const io::Batch& batch,
@@ -107,9 +144,8 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
   result.loss = accumulate_gradients(*setup.model, inputs.batch, config,
                                      scale / static_cast<double>(inputs.target_count));
   account.mark("optimizer");
-  const auto gradients = setup.optimizer->gradients();
-  if (inputs.on_gradients) inputs.on_gradients(gradients);
-  result.gradient_norm = optim::grad_norm(gradients);
+  if (inputs.on_gradients) inputs.on_gradients(setup.optimizer->gradients());
+  result.gradient_norm = setup.optimizer->gradient_norm();
   ops::UpdateControl control;
   if (inputs.loss_scale) {
     result.loss.div_(scale);

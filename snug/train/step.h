@@ -11,6 +11,7 @@
 #include "snug/base/export.h"
 #include "snug/io/token_dataset.h"
 #include "snug/models/language_model.h"
+#include "snug/optim/host_parameters.h"
 #include "snug/optim/optimizer.h"
 #include "snug/session/step.h"
 #include "snug/train/config.h"
@@ -28,12 +29,14 @@ SNUG_API io::TokenDataset open_data(const TrainConfig& config);
 // state must be what was written.
 SNUG_API void check_weights(const TrainConfig& config);
 
-// The model of a run, with its weights if it has any; on Meta without.
-SNUG_API std::shared_ptr<models::LanguageModel> load_model(const TrainConfig& config, c10::Device device);
+// The model of a run, with its weights if it has any; on Meta without. `there`: takes some of its parameters.
+SNUG_API std::shared_ptr<models::LanguageModel> load_model(const TrainConfig& config, c10::Device device,
+                                                           optim::HostParameters* there = nullptr);
 
 // Model and optimizer on one device, their memory claimed.
 struct SNUG_API TrainingSetup {
   TrainingSetup(const TrainConfig& config, c10::Device device, const Account& account);
+  std::shared_ptr<optim::HostParameters> there;  // null: all is on the device. Goes after the model
   std::shared_ptr<models::LanguageModel> model;
   std::unique_ptr<optim::Optimizer> optimizer;
 };

@@ -87,16 +87,13 @@ class Stepper {
  private:
   StepResult run(const StepMetrics& metrics) {
     const io::Batch batch = load_batch(metrics.step - 1);
-    return run_step(setup_,
-                    {.batch = batch,
-                     .target_count = count_targets(batch.targets),
-                     .lr = metrics.lr,
-                     .loss_scale = scaler_.is_enabled() ? std::optional(scaler_.get_scale()) : std::nullopt,
-                     .on_gradients =
-                         [&](const auto& gradients) {
-                           if (options_.on_gradients) options_.on_gradients(metrics.step, gradients);
-                         }},
-                    config_, session_.account());
+    StepInputs inputs{.batch = batch,
+                      .target_count = count_targets(batch.targets),
+                      .lr = metrics.lr,
+                      .loss_scale = scaler_.is_enabled() ? std::optional(scaler_.get_scale()) : std::nullopt};
+    if (options_.on_gradients)
+      inputs.on_gradients = [&](const auto& gradients) { options_.on_gradients(metrics.step, gradients); };
+    return run_step(setup_, inputs, config_, session_.account());
   }
 
   io::Batch load_batch(std::int64_t step) {
@@ -191,6 +188,10 @@ std::unique_ptr<Session> open_session(const TrainConfig& config, const TrainOpti
                                       const Prediction& predicted) {
   check(predicted.streamed_bytes > 0 || config.states_on_host == 0 || config.plan, "`states_on_host` ",
         config.states_on_host, "% moves nothing: the optimizer has no states, or all are small");
+  for (const auto& [what, share] : {std::pair("gradients_on_host", config.gradients_on_host),
+                                    std::pair("weights_on_host", config.weights_on_host)})
+    check(predicted.streamed_bytes > 0 || share == 0 || config.plan, "`", what, "` ", share,
+          "% moves nothing: all of them are small");
   check(predicted.host_bytes > predicted.streamed_bytes || !config.offload, "`offload` ",
         config.offload ? to_string(*config.offload) : "",
         " moves nothing: it is less than the smallest value, or `recompute` leaves nothing");

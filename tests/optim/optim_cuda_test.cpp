@@ -9,6 +9,7 @@
 #include "snug/optim/clip.h"
 #include "snug/optim/sgd.h"
 #include "tests/optim/placements.h"
+#include "tests/optim/there_net.h"
 #include "tests/optim/trajectory.h"
 
 namespace snug::optim {
@@ -102,6 +103,10 @@ TEST_F(OptimCuda, ClippingFollowsTheCpuAndKeepsItsFactorInFp32) {
     const auto moved = gpu[0].cpu().ne(cpu[0]).sum().item<std::int64_t>();
     EXPECT_LE(moved, cpu[0].numel() / 100);
   }
+}
+
+TEST_F(OptimCuda, ParametersOnTheHostHaveTheBitsOfThoseThatStay) {
+  testing::expect_bits_of_parameters_that_stay(at::Device(at::kCUDA, 0));
 }
 
 }  // namespace

@@ -125,8 +125,8 @@ TEST(Planner, WhatASettingSavesThatIsNoCandidateIsCountedWithTheNextLever) {
 
 TEST(Planner, ALeverThatItDoesNotKnowIsAnError) {
   EXPECT_EQ(testing::message_of<Error>([] { Planner({invented(4, 0, 0)}); }),
-            R"(a lever that there is not: {"head_chunks":0,"micro_batch":4,"states_on_host":0,"third":0,)"
-            R"("accumulation":1})");
+            R"(a lever that there is not: {"gradients_on_host":0,"head_chunks":0,"micro_batch":4,)"
+            R"("states_on_host":0,"third":0,"weights_on_host":0,"accumulation":1})");
 }
 
 TEST(Setting, SaysInWordsWhatIsNotAsUsual) {

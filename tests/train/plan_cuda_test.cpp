@@ -86,7 +86,10 @@ TEST_F(PlannedOnCuda, TheProcessNeedsWhatWasPredicted) {
       EXPECT_TRUE(decision.fits);
       EXPECT_LE(result.measured.memory.process_bytes, budget);
       EXPECT_NEAR(process / static_cast<double>(decision.taken.peak_bytes), 1, 0.01);
-      EXPECT_EQ(result.measured.memory.retries, retries);
+      EXPECT_EQ(result.measured.memory.retries, retries)
+          << "planned " << decision.taken.peak_bytes << " of " << budget << ", process " << process
+          << ", outside " << result.measured.memory.outside_bytes() << " where " << hardware_.outside_bytes
+          << " were planned, " << decision.taken.host_bytes << " on the host";
       offloaded += decision.taken.host_bytes > 0;
     }
   }

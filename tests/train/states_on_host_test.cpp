@@ -33,7 +33,10 @@ std::vector<double> losses_of(const TrainConfig& config, TrainOptions options = 
   options.on_step = [&](const StepMetrics& metrics) { losses.push_back(metrics.loss); };
   const TrainResult result = train(config, options);
   EXPECT_EQ(result.measured.peak.total, result.predicted.peak.total);
-  EXPECT_EQ(result.measured.host_bytes, result.predicted.host_bytes);
+  EXPECT_LE(result.measured.host_bytes, result.predicted.host_bytes);
+  if (!config.offload) {  // whose values are rounded up
+    EXPECT_EQ(result.measured.host_bytes, result.predicted.host_bytes);
+  }
   return losses;
 }
 
@@ -58,6 +61,30 @@ TEST_F(StatesOnHost, ChangeMemoryAndNothingElse) {
       }
 }
 
+// Gradients and weights too, in one pass and in several, under recomputation and offload.
+TEST_F(StatesOnHost, WithGradientsAndWeightsChangeMemoryAndNothingElse) {
+  for (const Precision precision : {Precision::Fp32, Precision::Bf16, Precision::Fp16})
+    for (const std::int64_t micro_batch : {2, 1})
+      for (const Recompute recompute : {Recompute::None, Recompute::Block}) {
+        TrainConfig config = small();
+        config.model.num_layers = 3;
+        config.precision = precision;
+        config.micro_batch = micro_batch;
+        config.recompute = recompute;
+        if (micro_batch == 1 && recompute == Recompute::Block) config.offload = OffloadLimit{};
+        config.steps = 3;
+        SCOPED_TRACE(to_json(config).dump());
+        const std::vector<double> plain = losses_of(config);
+        for (const auto& [gradients, weights] : {std::pair(100, 0), {0, 100}, {50, 50}, {100, 100}})
+          for (const auto update : {optim::UpdateTime::InStep, optim::UpdateTime::BeforeForward}) {
+            config.gradients_on_host = gradients;
+            config.weights_on_host = weights;
+            config.update = update;
+            EXPECT_EQ(losses_of(config), plain) << gradients << " " << weights << " " << name(update);
+          }
+      }
+}
+
 TEST_F(StatesOnHost, ARunGoesOnUnderAnotherPlacementAsIfNothingHadHappened) {
   const testing::TemporaryFolder folder;
   TrainConfig config = small();
@@ -68,6 +95,8 @@ TEST_F(StatesOnHost, ARunGoesOnUnderAnotherPlacementAsIfNothingHadHappened) {
   for (const std::int64_t share : {100, 30, 0}) {
     ++config.steps;
     config.states_on_host = share;
+    config.gradients_on_host = share == 30 ? 60 : share;
+    config.weights_on_host = share == 100 ? 100 : 0;
     const auto more = losses_of(config, {.out_dir = folder.path() / "run", .save = true, .resume = true});
     parts.insert(parts.end(), more.begin(), more.end());
   }
@@ -119,12 +148,13 @@ TEST_F(StatesOnHost, AShareThatMovesNothingIsAnError) {
   EXPECT_NE(testing::message_of<Error>([&] { train(config); }).find("`states_on_host` 100% moves nothing"),
             std::string::npos);
   for (const char* text : {"", "0%", "101%", "half", "50", "-5%", "5 %", "1e1%"})
-    EXPECT_NE(
-        testing::message_of<Error>([&] { parse_states_on_host(text); }).find("`states_on_host` must be"),
-        std::string::npos)
+    EXPECT_NE(testing::message_of<Error>([&] {
+                parse_share_on_host(text, "states_on_host");
+              }).find("`states_on_host` must be"),
+              std::string::npos)
         << text;
-  EXPECT_EQ(parse_states_on_host("all"), 100);
-  EXPECT_EQ(parse_states_on_host("7%"), 7);
+  EXPECT_EQ(parse_share_on_host("all", "states_on_host"), 100);
+  EXPECT_EQ(parse_share_on_host("7%", "states_on_host"), 7);
 }
 
 }  // namespace

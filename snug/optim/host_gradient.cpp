@@ -1,0 +1,89 @@
+#include "snug/optim/host_gradient.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <utility>
+
+#include "snug/base/error.h"
+
+namespace snug::optim {
+
+namespace {
+
+at::Tensor stand_in(const at::Tensor& parameter, at::ScalarType dtype, const std::string& region) {
+  at::Tensor away = at::empty({0}, parameter.options().dtype(dtype).requires_grad(false));
+  away.unsafeGetTensorImpl()->set_storage_keep_dtype(no_contents(
+      parameter.device(),
+      concat("this gradient of region \"", region,
+             "\" is on the host: the optimizer has its norm (gradient_norm()) and clips in step()")));
+  away.unsafeGetTensorImpl()->set_sizes_contiguous(parameter.sizes());
+  return away;
+}
+
+}  // namespace
+
+HostGradient::HostGradient(const at::Tensor& parameter, at::Tensor host, host::Link* link,
+                           const std::string& region)
+    : parameter_(parameter),
+      host_(std::move(host)),
+      link_(link),
+      away_(stand_in(parameter, host_.scalar_type(), region)) {}
+
+// Whoever cleared grad() meanwhile, or put another there, has done away with it.
+bool HostGradient::has_sum() const {
+  const at::Tensor parameter = parameter_.lock();
+  return parameter.defined() && parameter.grad().is_same(away_);
+}
+
+void HostGradient::fetch() {
+  if (here_.defined() || !has_sum()) return;
+  here_ = at::empty_like(away_, at::MemoryFormat::Contiguous);
+  if (link_)
+    fetched_ =
+        link_->copy_to_device(here_.mutable_data_ptr(), host_.const_data_ptr(), here_.nbytes(), nullptr);
+}
+
+void HostGradient::use() {
+  fetch();
+  if (const auto copy = std::exchange(fetched_, nullptr)) copy->wait();
+  if (!is_sent_ && has_sum()) parameter_.lock().mutable_grad() = here_;
+  here_.reset();
+  is_sent_ = false;
+}
+
+bool HostGradient::send() {
+  const at::Tensor parameter = parameter_.lock();
+  if (!parameter.defined() || !parameter.grad().defined() || parameter.grad().is_same(away_)) return false;
+  const at::Tensor& gradient = parameter.grad();
+  if (gradient.layout() != at::kStrided || !gradient.is_contiguous() ||
+      gradient.scalar_type() != host_.scalar_type())
+    return false;
+  here_ = gradient;
+  is_sent_ = true;
+  if (link_)
+    sent_ = link_->copy_to_host(here_.const_data_ptr(), host_.mutable_data_ptr(), here_.nbytes(), nullptr);
+  return true;
+}
+
+void HostGradient::leave() {
+  if (!is_sent_) return;
+  if (sent_) sent_->wait();
+  const at::Tensor parameter = parameter_.lock();
+  if (parameter.defined() && parameter.grad().is_same(here_)) parameter.mutable_grad() = away_;
+  here_.reset();
+  is_sent_ = false;
+}
+
+void HostGradient::finish() {
+  if (sent_) sent_->finish();
+}
+
+void HostGradient::forget() {
+  leave();
+  norm_.reset();
+  const at::Tensor parameter = parameter_.lock();
+  if (parameter.defined() && parameter.grad().is_same(away_)) parameter.mutable_grad().reset();
+}
+
+}  // namespace snug::optim

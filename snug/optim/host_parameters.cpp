@@ -1,0 +1,242 @@
+#include "snug/optim/host_parameters.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_norm.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "snug/base/error.h"
+#include "snug/hooks/device.h"
+#include "snug/host/store.h"
+#include "snug/optim/host_gradient.h"
+#include "snug/optim/host_tensor.h"
+#include "snug/optim/host_weight.h"
+
+namespace snug::optim {
+
+namespace {
+
+// Whether the region at this place is among those that make up the share.
+bool is_chosen(double share, std::size_t place) {
+  const auto before = static_cast<double>(place);
+  return std::floor((before + 1) * share + 1e-9) > std::floor(before * share + 1e-9);
+}
+
+void check_share(double share, const char* what) {
+  check(share >= 0 && share <= 1, "the share of ", what, " on the host must be between 0 and 1, got ", share);
+}
+
+template <class Map>
+auto* find(const Map& map, const at::Tensor& parameter) {
+  const auto found = map.find(parameter.unsafeGetTensorImpl());
+  return found == map.end() ? nullptr : found->second;
+}
+
+}  // namespace
+
+HostParameters::HostParameters(c10::Device device, std::shared_ptr<host::Store> store,
+                               const HostShares& shares)
+    : device_(hooks::with_index(device)), store_(std::move(store)), shares_(shares) {
+  check_share(shares.weights, "weights");
+  check_share(shares.gradients, "gradients");
+  check_store(store_, device_);
+}
+
+HostParameters::~HostParameters() {
+  for (Region& region : regions_) {
+    for (const auto& gradient : region.gradients) gradient->forget();
+    for (const auto& weight : region.weights) weight->bring_back();
+  }
+}
+
+void HostParameters::add(std::string_view name, at::TensorList parameters) {
+  const std::lock_guard lock(mutex_);
+  const at::NoGradGuard no_grad;
+  const hooks::RegionId id = hooks::region_id(name);
+  hooks::bind_parameters(id, parameters);
+  if (regions_.empty() || regions_.back().id != id) {
+    check(place_of(id) == kNowhere, "region \"", name, "\" was added before, and others since");
+    regions_.push_back({.id = id, .load = {.region = std::string(name)}});
+  }
+  const std::size_t place = regions_.size() - 1;
+  for (const at::Tensor& parameter : parameters) {
+    check(parameter.device() == device_, "parameters of region \"", name, "\" are on ", parameter.device(),
+          ", expected ", device_);
+    if (parameter.numel() < kFewElements) continue;
+    if (is_chosen(shares_.gradients, place) && parameter.requires_grad())
+      take_gradient(regions_.back(), parameter);
+    if (is_chosen(shares_.weights, place)) take_weight(regions_.back(), parameter);
+  }
+}
+
+void HostParameters::take_weight(Region& region, const at::Tensor& parameter) {
+  check(!has_weight(parameter), "a parameter of region \"", region.load.region, "\" was given twice");
+  const at::Tensor host = host_zeros(store_, parameter.sizes(), parameter.scalar_type());
+  if (store_) host.copy_(parameter);
+  host::Link* const link = store_ ? &store_->link() : nullptr;
+  region.weights.push_back(std::make_unique<HostWeight>(parameter, host, link, region.load.region));
+  weights_[parameter.unsafeGetTensorImpl()] = region.weights.back().get();
+  region.load.weight_bytes += parameter.nbytes();
+  bytes_ += host_bytes(host);
+}
+
+void HostParameters::take_gradient(Region& region, const at::Tensor& parameter) {
+  const at::Tensor host =
+      host_zeros(store_, parameter.sizes(), parameter.grad_dtype().value_or(parameter.scalar_type()));
+  host::Link* const link = store_ ? &store_->link() : nullptr;
+  region.gradients.push_back(std::make_unique<HostGradient>(parameter, host, link, region.load.region));
+  gradients_[parameter.unsafeGetTensorImpl()] = region.gradients.back().get();
+  region.load.gradient_bytes += host.nbytes();
+  bytes_ += host_bytes(host);
+}
+
+bool HostParameters::has_weight(const at::Tensor& parameter) const {
+  return find(weights_, parameter) != nullptr;
+}
+
+bool HostParameters::has_gradient(const at::Tensor& parameter) const {
+  return find(gradients_, parameter) != nullptr;
+}
+
+std::vector<HostParameters::Load> HostParameters::loads() const {
+  std::vector<Load> loads;
+  for (const Region& region : regions_) loads.push_back(region.load);
+  return loads;
+}
+
+at::Tensor HostParameters::weight(const at::Tensor& parameter) const {
+  HostWeight* const weight = find(weights_, parameter);
+  if (!weight) return parameter;
+  if (const host::CopyPtr& written = weight->written()) written->finish();
+  return weight->host();
+}
+
+void HostParameters::write(const at::Tensor& parameter, const std::function<void()>& fill) {
+  HostWeight* const weight = find(weights_, parameter);
+  weight ? weight->write(fill) : fill();
+}
+
+void HostParameters::before_update() {
+  const std::lock_guard lock(mutex_);
+  drop_weights_but(kNowhere);
+  for (Region& region : regions_)
+    for (const auto& gradient : region.gradients) gradient->leave();
+}
+
+void HostParameters::finish_gradients() {
+  const std::lock_guard lock(mutex_);
+  for (Region& region : regions_)
+    for (const auto& gradient : region.gradients) {
+      gradient->finish();
+      gradient->leave();
+    }
+}
+
+at::Tensor HostParameters::gradient_norm(const at::Tensor& parameter) const {
+  return find(gradients_, parameter)->norm();
+}
+
+void HostParameters::forget_gradient(const at::Tensor& parameter) {
+  if (HostGradient* const gradient = find(gradients_, parameter)) gradient->forget();
+}
+
+bool HostParameters::gradient_is_there(const at::Tensor& parameter) const {
+  HostGradient* const gradient = find(gradients_, parameter);
+  return gradient && gradient->has_sum();
+}
+
+at::Tensor HostParameters::home_of_weight(const at::Tensor& parameter) const {
+  return find(weights_, parameter)->host();
+}
+
+at::Tensor HostParameters::home_of_gradient(const at::Tensor& parameter) const {
+  return find(gradients_, parameter)->host();
+}
+
+host::CopyPtr* HostParameters::last_written(const at::Tensor& parameter) const {
+  return &find(weights_, parameter)->written();
+}
+
+std::size_t HostParameters::place_of(hooks::RegionId id) const {
+  const auto found = std::ranges::find(regions_, id, &Region::id);
+  return found == regions_.end() ? kNowhere : static_cast<std::size_t>(found - regions_.begin());
+}
+
+void HostParameters::fetch_weights(std::size_t place) {
+  if (place >= regions_.size() || regions_[place].weights.empty()) return;
+  if (before_fetch_) before_fetch_(regions_[place].id);
+  for (const auto& weight : regions_[place].weights) weight->fetch();
+}
+
+void HostParameters::use_weights(std::size_t place) {
+  fetch_weights(place);
+  for (const auto& weight : regions_[place].weights) weight->use();
+}
+
+void HostParameters::drop_weights_but(std::size_t place) {
+  for (std::size_t i = 0; i < regions_.size(); ++i)
+    if (i != place)
+      for (const auto& weight : regions_[i].weights) weight->drop();
+}
+
+void HostParameters::before_forward(hooks::RegionId id) {
+  const std::lock_guard lock(mutex_);
+  const std::size_t place = place_of(id);
+  if (place == kNowhere) return;
+  const hooks::AsideScope aside;
+  use_weights(place);
+  fetch_weights(place + 1);
+}
+
+// The last one's backward is next.
+void HostParameters::after_forward(hooks::RegionId id) {
+  const std::lock_guard lock(mutex_);
+  const std::size_t place = place_of(id);
+  if (place == kNowhere || place + 1 == regions_.size()) return;
+  drop_weights_but(place + 1);
+}
+
+void HostParameters::before_backward(hooks::RegionId id) {
+  const std::lock_guard lock(mutex_);
+  const std::size_t place = place_of(id);
+  if (place == kNowhere) return;
+  const hooks::AsideScope aside;
+  const at::NoGradGuard no_grad;
+  use_weights(place);
+  for (const auto& gradient : regions_[place].gradients) gradient->use();
+  if (place == 0) return;
+  fetch_weights(place - 1);
+  for (const auto& gradient : regions_[place - 1].gradients) gradient->fetch();
+}
+
+void HostParameters::after_backward(hooks::RegionId id) {
+  const std::lock_guard lock(mutex_);
+  const std::size_t place = place_of(id);
+  if (place == kNowhere) return;
+  const hooks::AsideScope aside;
+  const at::NoGradGuard no_grad;
+  drop_weights_but(place == 0 ? 0 : place - 1);
+  for (std::size_t i = 0; i < regions_.size(); ++i)
+    if (i != place)
+      for (const auto& gradient : regions_[i].gradients) gradient->leave();
+  std::vector<HostGradient*> sent;
+  std::vector<at::Tensor> gradients;
+  for (const auto& gradient : regions_[place].gradients) {
+    if (!gradient->send()) continue;
+    sent.push_back(gradient.get());
+    gradients.push_back(gradient->sent());
+  }
+  if (sent.empty()) return;
+  std::vector<at::Tensor> norms = at::_foreach_norm(gradients, 2, at::kFloat);
+  for (std::size_t i = 0; i < sent.size(); ++i) sent[i]->set_norm(std::move(norms[i]));
+}
+
+void HostParameters::before_replay(hooks::RegionId, at::TensorList parameters) {
+  const std::lock_guard lock(mutex_);
+  const hooks::AsideScope aside;
+  for (const at::Tensor& parameter : parameters)
+    if (HostWeight* const weight = find(weights_, parameter)) weight->use();
+}
+
+}  // namespace snug::optim

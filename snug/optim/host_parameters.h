@@ -1,0 +1,122 @@
+// Weights and gradients that are on the host while their region does not run.
+//
+//   const auto there = std::make_shared<HostParameters>(device, store, HostShares{.weights = 1, .gradients =
+//   1}); for (...) there->add("layers.3", layer->parameters());        // in the order of the forward AdamW
+//   optimizer(model->parameters(), {.placement = {.on_host = 1, .store = store, .parameters = there}});
+//
+// Note [When parameters are there]
+// A weight comes when the region before its own begins, in the order of the pass, and goes when its own ends:
+// so a copy has one region's time (trace/moves.h). A gradient is sent when its region's backward ends and
+// leaves when the next one's does; in a pass that adds to it, it comes back like a weight. Each pass adds on
+// the device, with the kernels that it has anyway: the bits are those of gradients that stay. Memory is taken
+// and given back at these points of the program, by torch's allocator, on the stream that computes.
+//
+// What is away throws if somebody asks for its contents, and names its region. A grad() that somebody else
+// clears meanwhile is gone, as it should be.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/hooks/region.h"
+#include "snug/host/copy.h"
+
+namespace snug::host {
+class Store;
+}  // namespace snug::host
+
+namespace snug::optim {
+
+class HostGradient;
+class HostWeight;
+
+// Of the regions, spread evenly over all of them.
+struct HostShares {
+  double weights = 0, gradients = 0;
+};
+
+class SNUG_API HostParameters final : private hooks::RegionListener {
+ public:
+  // On Meta there is no store: nothing is copied.
+  HostParameters(c10::Device device, std::shared_ptr<host::Store> store, const HostShares& shares);
+  ~HostParameters() override;  // brings back the weights of parameters that are still used
+
+  // The parameters of the next region in the order of the forward, or more of the last one's; none if they
+  // are to stay, as those must that several regions read. Small ones stay anyway.
+  void add(std::string_view region, at::TensorList parameters);
+
+  bool has_weight(const at::Tensor& parameter) const;
+  bool has_gradient(const at::Tensor& parameter) const;  // a home for one
+  std::uint64_t bytes() const { return bytes_; }         // on the host
+
+  // What a pass moves for each region, in the order of the forward.
+  struct Load {
+    std::string region;
+    std::uint64_t weight_bytes = 0, gradient_bytes = 0;
+  };
+  std::vector<Load> loads() const;
+
+  // Where a weight is, to be read and written by the host between steps; the parameter itself if it stays.
+  at::Tensor weight(const at::Tensor& parameter) const;
+  // Calls `fill`, which writes to the parameter on the device.
+  void write(const at::Tensor& parameter, const std::function<void()>& fill);
+
+  // For an optimizer. All that was sent leaves, and weights that are on the device go.
+  void before_update();
+  void finish_gradients();  // the host may read them
+  bool gradient_is_there(const at::Tensor& parameter) const;
+  at::Tensor gradient_norm(const at::Tensor& parameter) const;  // then, as a scalar on the device
+  void forget_gradient(const at::Tensor& parameter);
+  // Where they are on the host, for whoever keeps the order of copies.
+  at::Tensor home_of_weight(const at::Tensor& parameter) const;
+  at::Tensor home_of_gradient(const at::Tensor& parameter) const;
+  host::CopyPtr* last_written(const at::Tensor& parameter) const;  // the last copy to home_of_weight()
+  // Told before the weights of a region are fetched.
+  void set_before_fetch(std::function<void(hooks::RegionId)> tell) { before_fetch_ = std::move(tell); }
+
+ private:
+  struct Region {
+    hooks::RegionId id;
+    Load load;
+    std::vector<std::unique_ptr<HostWeight>> weights;
+    std::vector<std::unique_ptr<HostGradient>> gradients;
+  };
+  static constexpr std::size_t kNowhere = ~std::size_t{0};
+
+  void before_forward(hooks::RegionId id) override;
+  void after_forward(hooks::RegionId id) override;
+  void before_backward(hooks::RegionId id) override;
+  void after_backward(hooks::RegionId id) override;
+  void before_replay(hooks::RegionId id, at::TensorList parameters) override;
+
+  std::size_t place_of(hooks::RegionId id) const;
+  void take_weight(Region& region, const at::Tensor& parameter);
+  void take_gradient(Region& region, const at::Tensor& parameter);
+  void fetch_weights(std::size_t place);
+  void use_weights(std::size_t place);
+  void drop_weights_but(std::size_t place);
+
+  const c10::Device device_;
+  const std::shared_ptr<host::Store> store_;
+  const HostShares shares_;
+  mutable std::recursive_mutex mutex_;  // forward and backward may be on different threads
+  std::vector<Region> regions_;         // in the order of the forward
+  std::unordered_map<const c10::TensorImpl*, HostWeight*> weights_;
+  std::unordered_map<const c10::TensorImpl*, HostGradient*> gradients_;
+  std::uint64_t bytes_ = 0;
+  std::function<void(hooks::RegionId)> before_fetch_;
+  hooks::RegionListenerGuard guard_{*this};
+};
+
+}  // namespace snug::optim

@@ -1,0 +1,46 @@
+#include "snug/optim/host_tensor.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <cstring>
+
+#include "snug/base/error.h"
+
+namespace snug::optim {
+
+at::Tensor host_zeros(const std::shared_ptr<host::Store>& store, at::IntArrayRef sizes,
+                      at::ScalarType dtype) {
+  const auto options = at::TensorOptions(dtype);
+  if (!store) {
+    at::Tensor nowhere = at::empty({0}, options.device(c10::kMeta));
+    nowhere.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+    return nowhere;
+  }
+  const auto bytes = static_cast<std::uint64_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
+  const auto slot = std::make_shared<host::Slot>(store->arena().take(bytes));
+  slot->finish();
+  std::memset(slot->data(), 0, bytes);
+  return at::from_blob(
+      slot->data(), sizes, [slot](void*) {}, options);
+}
+
+std::uint64_t host_bytes(const at::Tensor& tensor) {
+  return (tensor.nbytes() + host::kPieceBytes - 1) / host::kPieceBytes * host::kPieceBytes;
+}
+
+void check_store(const std::shared_ptr<host::Store>& store, c10::Device device) {
+  check(store || device.is_meta(), "what waits on the host needs a store of host memory: none was given");
+  if (store && store->device() != device)
+    fail("what waits on the host for parameters on ", device.str(),
+         " needs a store of that device, got one of ", store->device().str());
+}
+
+c10::Storage no_contents(c10::Device device, const std::string& why) {
+  c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), 0, at::DataPtr(nullptr, device), nullptr, /*resizable=*/false));
+  storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(why);
+  return storage;
+}
+
+}  // namespace snug::optim

@@ -1,0 +1,184 @@
+// Weights and gradients on the host, in a loop of somebody's own: torch's modules and autograd, several
+// passes.
+#include "snug/optim/host_parameters.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/utils/clip_grad.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "snug/base/error.h"
+#include "tests/optim/there_net.h"
+#include "tests/support/temporary_folder.h"
+
+namespace snug::optim {
+namespace {
+
+using testing::clipped_step;
+using testing::expect_same_weights;
+using testing::message_of;
+using testing::optimizer_of;
+using testing::send_away;
+using testing::ThereNet;
+
+class HostParametersTest : public ::testing::Test {
+ protected:
+  const std::shared_ptr<host::Store> store_ =
+      std::make_shared<host::Store>(at::kCPU, host::StoreOptions{.budget_bytes = 256_MiB});
+};
+
+TEST_F(HostParametersTest, TheBitsAreThoseOfParametersThatStay) {
+  testing::expect_bits_of_parameters_that_stay(at::kCPU);
+}
+
+TEST_F(HostParametersTest, TheyTakeTheHostsMemoryAndLeaveTheDevices) {
+  ThereNet net(4);
+  const auto there = send_away(net, store_, {0.5, 1});
+  EXPECT_FALSE(there->has_weight(net.layers[0]->weight)) << "every second region, the first ones last";
+  EXPECT_TRUE(there->has_weight(net.layers[1]->weight));
+  EXPECT_FALSE(there->has_weight(net.layers[1]->bias)) << "too small";
+  EXPECT_EQ(net.layers[1]->weight.storage().nbytes(), 0u);
+  constexpr std::uint64_t kWeight = ThereNet::kWidth * ThereNet::kWidth * sizeof(float);
+  EXPECT_EQ(there->bytes(), 6 * kWeight);
+  const auto loads = there->loads();
+  ASSERT_EQ(loads.size(), 4u);
+  EXPECT_EQ(loads[0].weight_bytes, 0u);
+  EXPECT_EQ(loads[3].weight_bytes, kWeight);
+  EXPECT_EQ(loads[3].gradient_bytes, kWeight);
+}
+
+TEST_F(HostParametersTest, WhatIsAwaySaysSo) {
+  ThereNet net(3);
+  const auto there = send_away(net, store_);
+  EXPECT_NE(message_of<c10::Error>([&] {
+              (net.layers[1]->weight + 1).sum();
+            }).find("it is on the device while region \"there.1\" runs"),
+            std::string::npos);
+  const auto optimizer = optimizer_of(net, store_, there);
+  net.pass(0);
+  EXPECT_TRUE(net.layers[2]->weight.grad().defined());
+  const std::string message =
+      message_of<c10::Error>([&] { torch::nn::utils::clip_grad_norm_(net.parameters(), 1.0); });
+  EXPECT_NE(message.find("this gradient of region \"there."), std::string::npos) << message;
+  EXPECT_NE(message.find("gradient_norm()"), std::string::npos) << message;
+}
+
+TEST_F(HostParametersTest, AGradientThatSomebodyElseClearsIsGone) {
+  ThereNet plain(3), net(3);
+  AdamW here(plain.parameters(), {.lr = 1e-2});
+  const auto optimizer = optimizer_of(net, store_, send_away(net, store_));
+  net.pass(0);
+  net.zero_grad();
+  plain.pass(1);
+  net.pass(1);
+  clipped_step(here);
+  clipped_step(*optimizer);
+  expect_same_weights(*optimizer, plain);
+}
+
+TEST_F(HostParametersTest, ABackwardThatFailsLeavesNothingThatDisturbsTheNext) {
+  ThereNet plain(4), net(4);
+  AdamW here(plain.parameters(), {.lr = 1e-2});
+  const auto optimizer = optimizer_of(net, store_, send_away(net, store_));
+  const auto fail_in_the_middle = [](ThereNet& some) {
+    at::Tensor x = at::ones({2, ThereNet::kWidth});
+    for (std::size_t i = 0; i < some.layers.size(); ++i) {
+      const hooks::RegionScope scope(ThereNet::region(i));
+      x = some.layers[i]->forward(x);
+      if (i == 1) x.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("no"); });
+    }
+    EXPECT_THROW(x.sum().backward(), std::runtime_error);
+  };
+  fail_in_the_middle(net);
+  optimizer->zero_grad();
+  for (int i = 0; i < 2; ++i) {
+    plain.pass(i);
+    net.pass(i);
+  }
+  clipped_step(here);
+  clipped_step(*optimizer);
+  expect_same_weights(*optimizer, plain);
+}
+
+TEST_F(HostParametersTest, RegionsMayRunInAnotherOrderOrNotAtAll) {
+  ThereNet plain(4), net(4);
+  AdamW here(plain.parameters(), {.lr = 1e-2});
+  const auto optimizer = optimizer_of(net, store_, send_away(net, store_));
+  const auto odd_pass = [](ThereNet& some) {
+    at::Tensor x = at::ones({2, ThereNet::kWidth});
+    for (const std::size_t i : {2, 0, 2, 3}) {
+      const hooks::RegionScope scope(ThereNet::region(i));
+      x = at::tanh(some.layers[i]->forward(x));
+    }
+    x.sum().backward();
+  };
+  for (int i = 0; i < 2; ++i) {
+    odd_pass(plain);
+    odd_pass(net);
+    clipped_step(here);
+    clipped_step(*optimizer);
+  }
+  expect_same_weights(*optimizer, plain);
+}
+
+TEST_F(HostParametersTest, EvaluationReadsTheWeightsAsTheyAre) {
+  for (const auto update : {UpdateTime::InStep, UpdateTime::BeforeForward}) {
+    ThereNet plain(3), net(3);
+    AdamW here(plain.parameters(), {.lr = 1e-2});
+    const auto optimizer = optimizer_of(net, store_, send_away(net, store_), update);
+    plain.pass(3);
+    net.pass(3);
+    clipped_step(here);
+    clipped_step(*optimizer);
+    const at::NoGradGuard no_grad;
+    const at::Tensor x = at::ones({1, ThereNet::kWidth});
+    EXPECT_TRUE(at::equal(net.forward(x), plain.forward(x)));
+  }
+}
+
+TEST_F(HostParametersTest, WhenTheyGoTheWeightsAreBack) {
+  ThereNet plain(3), net(3);
+  {
+    const auto optimizer = optimizer_of(net, store_, send_away(net, store_));
+    net.pass(0);
+  }
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(at::equal(net.layers[i]->weight, plain.layers[i]->weight));
+    EXPECT_FALSE(net.layers[i]->weight.grad().defined() &&
+                 net.layers[i]->weight.grad().storage().nbytes() == 0);
+  }
+  const auto there = [&] {
+    ThereNet short_lived(2);
+    return send_away(short_lived, store_);
+  }();  // the parameters went first
+}
+
+TEST_F(HostParametersTest, BadInputIsNamed) {
+  ThereNet net(2);
+  EXPECT_NE(message_of<Error>([&] {
+              HostParameters(at::kCPU, nullptr, {1, 1});
+            }).find("none was given"),
+            std::string::npos);
+  EXPECT_NE(message_of<Error>([&] {
+              HostParameters(at::kCPU, store_, {1.5, 1});
+            }).find("between 0 and 1"),
+            std::string::npos);
+  HostParameters there(at::kCPU, store_, {1, 0});
+  there.add("a", net.layers[0]->parameters());
+  EXPECT_NE(message_of<Error>([&] { there.add("a", net.layers[0]->parameters()); }).find("given twice"),
+            std::string::npos);
+  there.add("b", {});
+  EXPECT_NE(message_of<Error>([&] { there.add("a", {}); }).find("and others since"), std::string::npos);
+  const at::Tensor view = at::ones({3, ThereNet::kWidth, ThereNet::kWidth})[1].requires_grad_();
+  EXPECT_NE(message_of<Error>([&] { there.add("c", {view}); }).find("is a view"), std::string::npos);
+  const auto small = std::make_shared<host::Store>(at::kCPU, host::StoreOptions{.budget_bytes = 64_KiB});
+  EXPECT_NE(message_of<Error>([&] {
+              HostParameters(at::kCPU, small, {1, 1}).add("d", net.layers[1]->parameters());
+            }).find("host"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace snug::optim
