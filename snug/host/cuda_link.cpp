@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 
@@ -69,6 +70,10 @@ class CudaLink final : public Link {
   explicit CudaLink(c10::DeviceIndex device)
       : Link({c10::kCUDA, device}), to_host_(device), to_device_(device) {}
 
+  Link& bulk() override {
+    std::call_once(bulk_is_made_, [&] { bulk_ = std::make_unique<CudaLink>(device().index()); });
+    return *bulk_;
+  }
   std::optional<c10::Stream> stream_beside() override {
     std::call_once(is_made_, [&] { beside_ = make_stream(device().index()).unwrap(); });
     return beside_;
@@ -83,8 +88,9 @@ class CudaLink final : public Link {
 
  private:
   CopyStream to_host_, to_device_;
-  std::once_flag is_made_;
+  std::once_flag is_made_, bulk_is_made_;
   std::optional<c10::Stream> beside_;
+  std::unique_ptr<CudaLink> bulk_;
 };
 
 struct OpenCudaLinks {

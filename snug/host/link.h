@@ -33,6 +33,10 @@ class SNUG_API Link {
   static std::shared_ptr<Link> open(c10::Device device);
 
   c10::Device device() const { return device_; }
+  // The same link with queues of its own, for what streams through the device by the gigabyte: what others
+  // send or fetch meanwhile does not wait behind it. Copies of the two have no order.
+  virtual Link& bulk() { return *this; }
+
   // For work between copies, beside the caller's stream; none where nothing runs beside the caller. One of
   // our own: the first that torch's pool hands out makes a hundred more, in some 60 MiB of the device.
   virtual std::optional<c10::Stream> stream_beside() { return std::nullopt; }

@@ -96,18 +96,18 @@ void HostStates::fetch(Buffer& buffer, const Group& group, const Slice& slice) {
   if (!store_) return;
   for (const host::CopyPtr& copy : std::exchange(buffer.sent, {})) copy->wait();
   for (std::size_t i = 0; i < group.size(); ++i)
-    buffer.fetched.push_back(store_->link().copy_to_device(slice.tensors[i].mutable_data_ptr(),
-                                                           host_data(group[i].tensor, slice.begin),
-                                                           slice.tensors[i].nbytes(), nullptr));
+    buffer.fetched.push_back(store_->link().bulk().copy_to_device(slice.tensors[i].mutable_data_ptr(),
+                                                                  host_data(group[i].tensor, slice.begin),
+                                                                  slice.tensors[i].nbytes(), nullptr));
 }
 
 void HostStates::send(Buffer& buffer, const Group& group, const Slice& slice) {
   if (!store_) return;
   for (std::size_t i = 0; i < group.size(); ++i) {
     if (!group[i].is_written) continue;
-    buffer.sent.push_back(store_->link().copy_to_host(slice.tensors[i].const_data_ptr(),
-                                                      host_data(group[i].tensor, slice.begin),
-                                                      slice.tensors[i].nbytes(), nullptr));
+    buffer.sent.push_back(store_->link().bulk().copy_to_host(slice.tensors[i].const_data_ptr(),
+                                                             host_data(group[i].tensor, slice.begin),
+                                                             slice.tensors[i].nbytes(), nullptr));
     if (group[i].written) *group[i].written = buffer.sent.back();
   }
 }
