@@ -146,7 +146,7 @@ void add_step_flags(CLI::App& verb, TrainingFlags& flags) {
   add_number(verb, "--momentum", flags.momentum, "sgd; default 0", 1);
   add_choice(verb, "--update", "step|forward", flags.update, train::parse_update,
              "When parameters with states on the host are updated: at the end of the step, or just before "
-             "their block runs again, beside the blocks before it; default step");
+             "their block runs again, beside the blocks before it; default forward");
   add_choice(verb, "--master", "split|fp32", flags.master, train::parse_master,
              "fp32 value of 16-bit weights: 2 or 4 bytes more; default split for bf16, fp32 for fp16");
   add_flag(verb, "--allow-quadratic", flags.allow_quadratic,

@@ -92,7 +92,7 @@ Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro
                          {"momentum", config.optimizer.momentum},
                          {"allow_quadratic", config.allow_quadratic}},
             .scratch_share = scratch_share(config)};
-  if (config.update != optim::UpdateTime::InStep) step.identity["update"] = name(config.update);
+  if (config.update != TrainConfig().update) step.identity["update"] = name(config.update);
   for (const std::int64_t micro : micro_batches.empty() ? divisors(config.batch_size) : micro_batches)
     for (const std::int64_t chunks : head_chunks(config, micro))
       for (const SharesOnHost& shares : shares_on_host(config)) {
@@ -120,7 +120,7 @@ namespace {
 optim::UpdateTime update_of(const plan::Plan& plan) {
   const auto update = plan.step.find("update");
   return update != plan.step.end() && update->is_string() ? parse_update(update->get<std::string>())
-                                                          : optim::UpdateTime::InStep;
+                                                          : TrainConfig().update;
 }
 
 }  // namespace

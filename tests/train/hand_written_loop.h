@@ -12,6 +12,7 @@
 #include "snug/models/language_model.h"
 #include "snug/optim/adamw.h"
 #include "snug/optim/clip.h"
+#include "snug/optim/host_parameters.h"
 #include "snug/session/session.h"
 #include "snug/train/config.h"
 #include "snug/train/step.h"
@@ -31,16 +32,33 @@ inline Ran by_hand(const TrainConfig& config, const plan::Plan& plan, const plan
                        .say = [](const std::string& text) { ADD_FAILURE() << text; }});
   at::manual_seed(config.seed);
   const Account account = session.account();
+  const auto share = [&](const plan::LeverKind& lever) {
+    return static_cast<double>(plan.setting[lever]) / 100;
+  };
+  std::shared_ptr<optim::HostParameters> there;
+  models::ModelOptions options{.tensors = at::TensorOptions(config.device).dtype(dtype(config.precision))};
+  if (plan.setting[plan::kGradientsOnHost] > 0) {
+    there = std::make_shared<optim::HostParameters>(
+        config.device, account.host(),
+        optim::HostShares{.weights = share(plan::kWeightsOnHost),
+                          .gradients = share(plan::kGradientsOnHost)});
+    options.on_part = [&](std::string_view region, const torch::nn::Module& part) {
+      there->add(region, part.parameters());
+    };
+    options.on_write = [&](const at::Tensor& parameter, const auto& fill) { there->write(parameter, fill); };
+  }
   std::shared_ptr<models::LanguageModel> model;
   {
     const auto claim = account.claim(trace::Category::Parameter);
-    model = models::make_model(config.model,
-                               {.tensors = at::TensorOptions(config.device).dtype(dtype(config.precision))});
+    const at::NoGradGuard no_grad;
+    model = models::make_model(config.model, options);
   }
   account.adopt(model->parameters(), trace::Category::Parameter);
-  const auto on_host = static_cast<double>(plan.setting[plan::kStatesOnHost]) / 100;
-  optim::AdamW optimizer(model->parameters(),
-                         {.lr = config.optimizer.lr, .placement = {on_host, account.host(), config.update}});
+  optim::AdamW optimizer(model->parameters(), {.lr = config.optimizer.lr,
+                                               .placement = {.on_host = share(plan::kStatesOnHost),
+                                                             .store = account.host(),
+                                                             .update = config.update,
+                                                             .parameters = there}});
   const io::TokenDataset data = open_data(config);
   Ran ran;
   for (std::int64_t step = 0; step < config.steps; ++step) {
@@ -54,7 +72,7 @@ inline Ran by_hand(const TrainConfig& config, const plan::Plan& plan, const plan
       part.backward();
       loss = loss.defined() ? loss.add_(part.detach()) : part.detach();
     }
-    const at::Tensor norm = optim::grad_norm(optimizer.gradients());
+    const at::Tensor norm = optimizer.gradient_norm();
     optimizer.step(config.optimizer.lr, {.factor = optim::clip_factor(norm, config.optimizer.clip)});
     optimizer.zero_grad();
     ran.losses.push_back(loss.item<double>());
