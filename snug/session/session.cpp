@@ -153,7 +153,7 @@ class Session::Impl {
       case Stage::Lean:
         return;
       case Stage::WarmingUp:
-        lean_offloads_ = lean_offloads_ && is_short_of_room();
+        is_short_of_room_ = needs_most_of_the_room();
         return sketch_the_next();
       case Stage::Proven:
         use(*known_);
@@ -215,15 +215,14 @@ class Session::Impl {
                                      .rest = stage_ != Stage::Watching};
     if (stage_ == Stage::Watching)
       return snug::make_recording({.by_hand = options_.by_hand.value_or(ByHand{})}, recording);
-    lean_offloads_ = stage_ == Stage::WarmingUp && host_;
     return std::make_unique<tape::Recording>(stage_ == Stage::Planned ? planned_fates() : lean_fates(),
                                              recording);
   }
 
   // Of a step that keeps nothing. What comes into a region cannot be recomputed, but it can wait on the host:
-  // so what fits only that way can start.
+  // wherever there is a store it does, because nobody knows before a step how large it is.
   tape::Fates lean_fates() const {
-    if (!lean_offloads_) return tape::Fates::recompute();
+    if (!host_) return tape::Fates::recompute();
     return tape::Fates([](const tape::ValueInfo& value) {
       return value.ordinal == tape::ValueInfo::kInput ? trace::Fate::Offload : trace::Fate::Recompute;
     });
@@ -237,7 +236,7 @@ class Session::Impl {
                          : ". This step needs more than the plan says";
     const std::uint64_t outside = budget_bytes() - std::min(budget_bytes(), room_for_tensors());
     return concat(". This step keeps nothing that can be recomputed",
-                  lean_offloads_ ? ", and what comes into a region waits on the host" : "",
+                  host_ ? ", and what comes into a region waits on the host" : "",
                   ": no plan for it is below ",
                   format_bytes(refusal.alive.total + refusal.requested_bytes + outside), ". Raise `budget`, ",
                   rows_ == 0   ? "split the batch with Session::passes()"
@@ -246,9 +245,10 @@ class Session::Impl {
                   ", or make the region above smaller");
   }
 
-  // The next step may have an optimizer's states as well: twice as much as there is in parameters. Where
-  // there is plenty of room nothing has to move, so the sketch need not say what may.
-  bool is_short_of_room() {
+  // After the first step. The next one may have an optimizer's states as well: twice as much as there is in
+  // parameters.
+  bool needs_most_of_the_room() {
+    if (!host_) return false;
     constexpr double kPlenty = 0.7;
     const std::uint64_t states = 2 * tracker_.live()[trace::Category::Parameter];
     const std::uint64_t sent = host_->arena().peak_bytes();
@@ -256,10 +256,17 @@ class Session::Impl {
            kPlenty * static_cast<double>(room_for_tensors());
   }
 
+  // What comes into a region of a step that is not as planned waits on the host, as in one that keeps
+  // nothing.
   tape::Fates planned_fates() {
-    return session::planned_fates(known_->plan, [this](session::Difference kind, const std::string& text) {
+    const auto note = [this](session::Difference kind, const std::string& text) {
       if (!difference_) difference_ = {kind, text};
-    });
+    };
+    return tape::Fates(
+        [this, planned = session::planned_fates(known_->plan, note)](const tape::ValueInfo& value) {
+          const bool is_input = value.ordinal == tape::ValueInfo::kInput;
+          return is_input && difference_ && host_ ? trace::Fate::Offload : planned(value);
+        });
   }
 
   void take_figures() {
@@ -358,7 +365,7 @@ class Session::Impl {
 
   void sketch_the_next() {
     trace_.finish();  // a sketch takes its place
-    sketcher_.begin(*recording_, lean_fates(), lean_offloads_);
+    sketcher_.begin(*recording_, lean_fates(), /*offloads=*/host_ != nullptr);
     stage_ = Stage::Sketched;
   }
 
@@ -431,8 +438,9 @@ class Session::Impl {
     candidates_ = {*std::ranges::min_element(candidates_, {}, rank)};
   }
 
+  // Where one row had plenty of room, passes are to fit without anything on the host: that is slower.
   bool try_larger_pass() {
-    const plan::StepModel::PassMemory lean = candidates_.back().model->lean_pass(lean_offloads_);
+    const plan::StepModel::PassMemory lean = candidates_.back().model->lean_pass(is_short_of_room_);
     return search_->try_larger({size_.pass, lean.own_bytes}, rows_, static_cast<double>(room_for_tensors()),
                                static_cast<double>(lean.held_bytes));
   }
@@ -472,7 +480,7 @@ class Session::Impl {
     options_.say(concat("no plan fits `budget` ", format_bytes(decision.budget_bytes), ": the leanest needs ",
                         format_bytes(decision.taken.peak_bytes), ", most of it in ", decision.binds,
                         "; everything is recomputed",
-                        lean_offloads_ ? ", and what comes into a region waits on the host" : ""));
+                        host_ ? ", and what comes into a region waits on the host" : ""));
     recording_->use(lean_fates());
     stage_ = Stage::Lean;
     is_as_planned_ = false;
@@ -511,7 +519,7 @@ class Session::Impl {
   capture::Sketcher sketcher_{tracker_};
   hooks::OperatorListenerGuard sketcher_guard_{sketcher_};
   Stage stage_;
-  bool lean_offloads_ = false;
+  bool is_short_of_room_ = false;               // was the first step, so that larger passes may need the host
   std::unique_ptr<tape::Recording> recording_;  // null if there is nothing to do
   session::KnownPlans plans_;
   const KnownPlan* known_ = nullptr;  // the one in use

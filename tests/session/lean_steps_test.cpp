@@ -1,0 +1,146 @@
+// Steps that keep nothing, whenever a session has to take one: they fit wherever sending what comes into
+// regions to the host makes them fit.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "snug/base/bytes.h"
+#include "snug/memory/out_of_budget.h"
+#include "snug/session/plan_step.h"
+#include "snug/session/session.h"
+#include "snug/tape/region.h"
+
+namespace snug::lean_steps {
+namespace {
+
+constexpr std::int64_t kWidth = 64, kRows = 4096;
+
+// Layers whose inputs are all that a step which keeps nothing must hold.
+struct Net {
+  explicit Net(const std::string& name, c10::Device device = c10::kCPU) : name(name) {
+    at::manual_seed(3);
+    for (int i = 0; i < 12; ++i)
+      weights.push_back(at::randn({kWidth, kWidth}, at::TensorOptions(device)).mul_(0.1).requires_grad_());
+  }
+  void step(std::int64_t rows) {
+    at::Tensor x = at::ones({rows, kWidth}, weights[0].options().requires_grad(false));
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      x = region(name + std::to_string(i), [&] { return x + at::gelu(at::mm(x, weights[i])); });
+    region("loss", [&] { return x.pow(2).mean(); }).backward();
+  }
+  void drop_gradients() {
+    for (at::Tensor& weight : weights) weight.mutable_grad().reset();
+  }
+  std::string name;  // a region that is known by it is not proven again
+  std::vector<at::Tensor> weights;
+};
+
+plan::Hardware linked() {
+  plan::Hardware hardware = plan::preset("cpu");
+  hardware.to_host_rate = hardware.to_device_rate = hardware.both_ways_rate = 1e10;
+  return hardware;
+}
+
+Step a_step(const std::string& name) {
+  return {.on_meta = [name](const Account&, const plan::Setting&) -> std::function<void()> {
+    const auto net = std::make_shared<Net>(name, c10::kMeta);
+    return [net] {
+      net->step(kRows);
+      net->drop_gradients();
+    };
+  }};
+}
+
+class LeanSteps : public testing::Test {
+ protected:
+  void SetUp() override {
+    at::set_num_threads(1);
+    name = testing::UnitTest::GetInstance()->current_test_info()->name();
+    Net before("before");
+    Session session(before.weights,
+                    {.budget_bytes = 1_GiB, .hardware = plan::preset("cpu"), .say = [](const auto&) {}});
+    for (int i = 0; i < 2; ++i) {
+      before.step(kRows);
+      before.drop_gradients();
+      session.end_step();
+    }
+    budget = session.last_peak_bytes() * 7 / 10;  // of a step that keeps nothing and offloads nothing
+  }
+  SessionOptions options() {
+    return {.budget_bytes = budget, .hardware = linked(), .say = [this](const std::string& text) {
+              said += text + "\n";
+            }};
+  }
+  // Empty if it ran, else the first line of what was thrown.
+  std::string step(Session& session, Net& net, std::int64_t rows) {
+    std::string thrown;
+    try {
+      session.run([&] { net.step(rows); });
+    } catch (const memory::OutOfBudget& error) {
+      thrown = std::string(error.what()).substr(0, std::string(error.what()).find('\n'));
+    }
+    net.drop_gradients();
+    session.end_step();
+    return thrown;
+  }
+
+  std::string name, said;
+  std::uint64_t budget = 0;
+};
+
+TEST_F(LeanSteps, TheFirstUnderAGivenPlanThatOffloads) {
+  for (const bool prove : {true, false}) {
+    SessionOptions given = options();
+    given.plan = plan_step(a_step(name), {.budget_bytes = budget, .hardware = linked()}).plan;
+    given.prove = prove;
+    ASSERT_GT(given.plan->predicted.host_bytes, 0u);
+    Net net(name);
+    Session session(net.weights, given);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(step(session, net, kRows), "") << prove << i;
+    EXPECT_TRUE(session.is_as_planned()) << said;
+    EXPECT_LE(session.measured().budget_use, budget);
+  }
+}
+
+TEST_F(LeanSteps, SketchedUnderAGivenPlanThatOffloads) {
+  SessionOptions given = options();
+  given.plan = plan_step(a_step(name), {.budget_bytes = budget, .hardware = linked()}).plan;
+  given.prove = false;
+  Net net(name);
+  Session session(net.weights, given);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(step(session, net, kRows + 256), "") << i;
+  EXPECT_EQ(session.plans_made(), 1) << said;
+  EXPECT_TRUE(session.is_as_planned()) << said;
+}
+
+TEST_F(LeanSteps, LargerOnesAfterSmallOnesWithPlentyOfRoom) {
+  for (const std::int64_t small : {64, 1024, 2048})
+    for (const int times : {1, 3}) {  // the large one comes while there is no plan yet, or under one
+      Net net(name);
+      Session session(net.weights, options());
+      for (int i = 0; i < times; ++i) EXPECT_EQ(step(session, net, small), "");
+      for (int i = 0; i < 4; ++i) EXPECT_EQ(step(session, net, kRows), "") << small << " x " << times;
+      EXPECT_TRUE(session.is_as_planned()) << said;
+      EXPECT_GT(session.plan()->predicted.host_bytes, 0u);
+      EXPECT_LE(session.measured().budget_use, budget);
+    }
+}
+
+TEST_F(LeanSteps, LargerOnesAfterSmallOnesThatPassesToldOf) {
+  Net net(name);
+  Session session(net.weights, options());
+  for (const std::int64_t rows : {512, 512, 512, 4096, 4096, 4096}) {
+    ASSERT_EQ(session.passes(at::empty({1, rows}, at::kByte)).size(), 1u);
+    EXPECT_EQ(step(session, net, rows), "") << rows;
+  }
+  EXPECT_TRUE(session.is_as_planned()) << said;
+  EXPECT_LE(session.measured().budget_use, budget);
+}
+
+}  // namespace
+}  // namespace snug::lean_steps
