@@ -153,13 +153,13 @@ class Session::Impl {
       case Stage::Lean:
         return;
       case Stage::WarmingUp:
-        is_short_of_room_ = needs_most_of_the_room();
+        is_short_of_room_ = ran_out_ || needs_most_of_the_room();
         return sketch_the_next();
       case Stage::Proven:
         use(*known_);
         return look_at(tapes, /*with_memory=*/false);
       case Stage::Sketched:
-        return plan_from_sketch();
+        return ran_out_ ? go_on_without_sketch() : plan_from_sketch();
       case Stage::Planned:
         // The first step makes an optimizer's states: before them memory says nothing.
         return look_at(tapes, /*with_memory=*/steps_ > 1);
@@ -231,18 +231,29 @@ class Session::Impl {
   // Behind an out-of-memory's first line.
   std::string what_would_fit(const memory::Refusal& refusal) const {
     if (stage_ == Stage::Watching) return "";
-    if (stage_ == Stage::Planned)
-      return difference_ ? concat(". This step is not the one that was planned: ", difference_->second)
-                         : ". This step needs more than the plan says";
     const std::uint64_t outside = budget_bytes() - std::min(budget_bytes(), room_for_tensors());
-    return concat(". This step keeps nothing that can be recomputed",
-                  host_ ? ", and what comes into a region waits on the host" : "",
-                  ": no plan for it is below ",
-                  format_bytes(refusal.alive.total + refusal.requested_bytes + outside), ". Raise `budget`, ",
+    const std::uint64_t least = refusal.alive.total + refusal.requested_bytes + outside;
+    return concat(". ", what_ran(), ". So run it needs at least ", format_bytes(least), " (", least,
+                  " bytes)", stage_ == Stage::Planned ? "; the next one keeps nothing" : "",
+                  ". Raise `budget`, ",
                   rows_ == 0   ? "split the batch with Session::passes()"
                   : rows_ == 1 ? "shorten the rows (a pass is one already)"
                                : "take smaller passes",
                   ", or make the region above smaller");
+  }
+
+  std::string what_ran() const {
+    if (stage_ == Stage::Planned) {
+      const std::string planned = format_bytes(known_->plan.predicted.peak_bytes + known_->more_bytes(size_));
+      return difference_ ? concat("This step is not the one that was planned, for ", planned, ": ",
+                                  difference_->second)
+                         : concat("This step needs more than the plan says, ", planned);
+    }
+    const bool could_offload = options_.hardware->to_host_rate > 0 && options_.host_budget_bytes != 0;
+    return concat("This step keeps nothing that can be recomputed",
+                  host_           ? ", and what comes into a region waits on the host"
+                  : could_offload ? "; what comes into a region it keeps, and another plan could offload it"
+                                  : "");
   }
 
   // After the first step. The next one may have an optimizer's states as well: twice as much as there is in
@@ -270,6 +281,7 @@ class Session::Impl {
   }
 
   void take_figures() {
+    ran_out_ = tracker_.has_refused();
     trace::Snapshot peak = tracker_.peak();
     last_peak_ = peak.total;
     if (last_peak_ > measured_.peak.total) measured_.peak = std::move(peak);
@@ -312,7 +324,8 @@ class Session::Impl {
     const auto noticed = std::exchange(difference_, std::nullopt);
     const bool is_too_large = noticed && noticed->first == session::Difference::Larger;
     const std::string difference = noticed ? noticed->second : session::difference(known_->plan, tapes);
-    is_as_planned_ = difference.empty();
+    is_as_planned_ = difference.empty() && !ran_out_;
+    if (ran_out_) return sketch_what_ran_out(difference);
     if (is_as_planned_ && with_memory) return look_at_memory();
     if (is_as_planned_ || (is_too_large && known_->size.pass > 0)) return;  // the next step says its own size
     if (const KnownPlan* other = plans_.for_step(tapes); other && other != known_) return use(*other);
@@ -321,6 +334,13 @@ class Session::Impl {
       sketches_ = 0;
     }
     sketch_after(difference);
+  }
+
+  // Its tapes are those of a part of a step, so no plan is looked for by them.
+  void sketch_what_ran_out(const std::string& difference) {
+    options_.say(concat(difference.empty() ? "a step that was as planned" : difference,
+                        "; it ran out of memory: the next step recomputes everything while it is sketched"));
+    sketch_the_next();
   }
 
   // By what tensors hold: what torch's allocator holds may be left from an earlier, larger step.
@@ -384,14 +404,7 @@ class Session::Impl {
     candidates_.push_back(std::move(candidate));
     sketched_[candidates_.back().model.get()] = {size_, sketcher_.left()};
     if (is_searching && try_larger_pass()) return sketch_the_next();
-    std::ranges::stable_sort(candidates_, std::greater(), [](const plan::Candidate& candidate) {
-      return candidate.setting[plan::kMicroBatch];
-    });
-    leave_comparable();
-    planner_.emplace(std::exchange(candidates_, {}), plan::overhead_of(*options_.hardware));
-    outside_bytes_ = budget_.settle_outside();
-    unplanned_bytes_ = 0;
-    decide();
+    plan_from_candidates();
   } catch (const std::exception& error) {
     candidates_.clear();
     if (known_) use(*known_);
@@ -400,6 +413,26 @@ class Session::Impl {
       options_.say(concat(error.what(), "; everything is recomputed from now on"));
     recording_->use(lean_fates());
     stage_ = Stage::WarmingUp;
+  }
+
+  // A step that was sketched ran out of memory. If it had a larger pass than those before, these are planned;
+  // if each step says its size, the next one says its own.
+  void go_on_without_sketch() {
+    sketcher_.abandon(*recording_);
+    if (!candidates_.empty()) return plan_from_candidates();
+    if (known_ && known_->size.pass > 0) return use(*known_);
+    sketch_the_next();
+  }
+
+  void plan_from_candidates() {
+    std::ranges::stable_sort(candidates_, std::greater(), [](const plan::Candidate& candidate) {
+      return candidate.setting[plan::kMicroBatch];
+    });
+    leave_comparable();
+    planner_.emplace(std::exchange(candidates_, {}), plan::overhead_of(*options_.hardware));
+    outside_bytes_ = budget_.settle_outside();
+    unplanned_bytes_ = 0;
+    decide();
   }
 
   // An evaluation, or a warm-up; or it runs where nobody looks.
@@ -543,6 +576,7 @@ class Session::Impl {
   Measured measured_;
   memory::ProcessMemory last_memory_;
   std::uint64_t last_peak_ = 0;
+  bool ran_out_ = false;  // of memory, the last step that ended
   std::int64_t steps_ = 0;
   std::vector<trace::RegionTape> wanted_;  // of the largest step that no plan was for
   int sketches_ = 0;                       // since then, none of such a step

@@ -18,12 +18,12 @@
 // within the budget, if a step that keeps nothing fits. Where there is a link, what comes into the regions
 // after it waits on the host, as it does in every step that keeps nothing. (What earlier regions of that step
 // have kept by then stays: where only the end of a step grows, and the budget is close to what keeping
-// nothing needs, it may run out.) The next step is then sketched where it runs and a plan made for it; plans are kept and used
-// again for steps like theirs. The passes of one step may differ from one another, as a GAN's do. passes()
-// says how large a step is before it runs, so that one which no plan covers is itself the one that is
-// sketched; without it the plan for the largest step that was seen is in use. A step that needs more memory
-// than was predicted, though it is the one that was planned, makes a new plan with as much less room. All of
-// it is said. When the session ends, everything is as it was.
+// nothing needs, it may run out.) The next step is then sketched where it runs and a plan made for it; plans
+// are kept and used again for steps like theirs. The passes of one step may differ from one another, as a
+// GAN's do. passes() says how large a step is before it runs, so that one which no plan covers is itself the
+// one that is sketched; without it the plan for the largest step that was seen is in use. A step that needs
+// more memory than was predicted, though it is the one that was planned, makes a new plan with as much less
+// room. All of it is said. When the session ends, everything is as it was.
 #pragma once
 
 #include <ATen/core/Tensor.h>

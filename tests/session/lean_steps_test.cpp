@@ -142,5 +142,85 @@ TEST_F(LeanSteps, LargerOnesAfterSmallOnesThatPassesToldOf) {
   EXPECT_LE(session.measured().budget_use, budget);
 }
 
+// What an error says a step needs at least; 0 if it does not say.
+std::uint64_t least_of(const std::string& thrown) {
+  const std::size_t said = thrown.find("needs at least ");
+  if (said == std::string::npos) return 0;
+  return std::stoull(thrown.substr(thrown.find('(', said) + 1));
+}
+
+TEST_F(LeanSteps, WhatRunsOutSaysNoMoreThanTheStepNeeds) {
+  const std::uint64_t enough = budget;
+  budget = 4_MiB;
+  std::string thrown;
+  {
+    Net net(name);
+    Session session(net.weights, options());
+    for (int i = 0; i < 5; ++i) thrown = step(session, net, kRows);
+    EXPECT_NE(thrown.find("waits on the host"), std::string::npos) << thrown;
+    EXPECT_EQ(said.find("no backward was seen"), std::string::npos) << "memory ran out: " << said;
+  }
+  budget = least_of(thrown);
+  EXPECT_GT(budget, 4_MiB) << thrown;
+  EXPECT_LT(budget, enough) << thrown;
+  // Each error leads nearer to a budget that is met, and to none that is more than that.
+  for (int tries = 0; tries < 20 && !thrown.empty(); ++tries) {
+    Net net(name);
+    Session session(net.weights, options());
+    for (int i = 0; i < 3 && (i == 0 || thrown.empty()); ++i) thrown = step(session, net, kRows);
+    if (!thrown.empty()) budget = least_of(thrown);
+  }
+  EXPECT_EQ(thrown, "");
+  EXPECT_LT(budget, 9_MiB) << "that is what runs";
+}
+
+TEST_F(LeanSteps, WhatRunsOutUnderAPlanSaysHowMuchItNeeds) {
+  Net net(name);
+  Session session(net.weights, options());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step(session, net, kRows), "");
+  ASSERT_TRUE(session.is_as_planned());
+  const std::string larger = step(session, net, 4 * kRows);
+  EXPECT_NE(larger.find("is not the one that was planned"), std::string::npos) << larger;
+  EXPECT_GT(least_of(larger), budget) << larger;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step(session, net, kRows), "");
+  ASSERT_TRUE(session.is_as_planned()) << said;
+  const at::Tensor held =
+      at::empty({static_cast<std::int64_t>(budget - session.predicted_bytes() + 60000)}, at::kByte);
+  const std::string more = step(session, net, kRows);
+  EXPECT_NE(more.find("than the plan says"), std::string::npos) << more;
+  EXPECT_GT(least_of(more), budget) << more;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step(session, net, kRows), "") << "there is a plan with less room";
+  EXPECT_TRUE(session.is_as_planned()) << said;
+}
+
+// A pass that the search for the largest found too large does not end it all.
+TEST_F(LeanSteps, APassThatRunsOutIsFollowedBySmallerOnes) {
+  Net net(name);
+  Session session(net.weights, options());
+  const at::Tensor batch = at::empty({8, 512}, at::kByte);
+  int ran_out = 0;
+  std::int64_t tried = 0;
+  for (int i = 0; i < 8; ++i) {
+    const std::vector<Pass> passes = session.passes(batch);
+    const bool is_larger = passes[0].rows > tried;
+    tried = std::max(tried, passes[0].rows);
+    std::optional<at::Tensor> held;  // the user's, while passes grow
+    if (i > 1 && is_larger) held = at::empty({static_cast<std::int64_t>(budget * 9 / 10)}, at::kByte);
+    std::string thrown;
+    try {
+      session.run([&] {
+        for (const Pass& pass : passes) net.step(pass.rows * 512);
+      });
+    } catch (const memory::OutOfBudget&) {
+      ++ran_out;
+    }
+    held.reset();
+    net.drop_gradients();
+    session.end_step();
+  }
+  EXPECT_EQ(ran_out, 1);
+  EXPECT_TRUE(session.is_as_planned()) << said;
+}
+
 }  // namespace
 }  // namespace snug::lean_steps
