@@ -159,7 +159,7 @@ class Session::Impl {
         use(*known_);
         return look_at(tapes, /*with_memory=*/false);
       case Stage::Sketched:
-        return ran_out_ ? go_on_without_sketch() : plan_from_sketch();
+        return plan_from_sketch();
       case Stage::Planned:
         // The first step makes an optimizer's states: before them memory says nothing.
         return look_at(tapes, /*with_memory=*/steps_ > 1);
@@ -390,6 +390,7 @@ class Session::Impl {
   }
 
   void plan_from_sketch() try {
+    if (ran_out_) return go_on_without_sketch();
     trace::Sketch sketch = sketcher_.finish(*recording_);
     std::erase_if(sketch.calls, [](const auto& call) { return call.nodes.empty(); });
     if (sketch.calls.empty()) return wait_for_a_backward();

@@ -107,6 +107,29 @@ TEST_F(LeanSteps, TheFirstUnderAGivenPlanThatOffloads) {
   }
 }
 
+// The first region is given what the loop made and lets go of only afterwards: that stays.
+TEST_F(LeanSteps, APlanMadeOnMetaIsWhatTheRunNeedsWhereABatchComesIn) {
+  const plan::Plan roomy = plan_step(a_step(name), {.budget_bytes = 1_GiB, .hardware = linked()}).plan;
+  std::uint64_t sent = 0;
+  for (const double share : {1.2, 0.8, 0.6, 0.4, 0.3}) {
+    const auto bytes = static_cast<std::uint64_t>(share * static_cast<double>(roomy.plain.peak_bytes));
+    const PlannedStep planned = plan_step(a_step(name), {.budget_bytes = bytes, .hardware = linked()});
+    ASSERT_TRUE(planned.decision.fits) << share;
+    SessionOptions given = options();
+    given.budget_bytes = bytes;
+    given.plan = planned.plan;
+    given.prove = false;
+    Net net(name);
+    Session session(net.weights, given);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(step(session, net, kRows), "") << share;
+    EXPECT_EQ(session.measured().budget_use, planned.plan.predicted.peak_bytes) << share;
+    EXPECT_EQ(session.measured().host_bytes, planned.plan.predicted.host_bytes) << share;
+    EXPECT_TRUE(session.is_as_planned()) << said;
+    sent = planned.plan.predicted.host_bytes;
+  }
+  EXPECT_GT(sent, 8_MiB) << "what the first layers made leaves as before";
+}
+
 TEST_F(LeanSteps, SketchedUnderAGivenPlanThatOffloads) {
   SessionOptions given = options();
   given.plan = plan_step(a_step(name), {.budget_bytes = budget, .hardware = linked()}).plan;
