@@ -150,8 +150,9 @@ class Session::Impl {
     ++steps_;
     switch (stage_) {
       case Stage::Watching:
-      case Stage::Lean:
         return;
+      case Stage::Lean:
+        return look_for_a_plan(tapes);
       case Stage::WarmingUp:
         is_short_of_room_ = ran_out_ || needs_most_of_the_room();
         return sketch_the_next();
@@ -197,7 +198,7 @@ class Session::Impl {
     Proven,     // keeps nothing, because it is the first; then comes the plan that was given
     Sketched,   // keeps nothing, and a plan is made from it
     Planned,
-    Lean  // keeps nothing: no plan fits
+    Lean  // keeps nothing: no plan fits steps that need so much
   };
   static constexpr int kMostSketches = 3;  // in a row that lead to no plan for the step at hand
 
@@ -314,10 +315,25 @@ class Session::Impl {
   // Before a step: what passes() says of it.
   void expect_size(const session::StepSize& size, bool is_one_pass) {
     size_ = size;
-    if (stage_ != Stage::Planned || known_->size.pass == 0) return;
-    const KnownPlan* covering = plans_.covering(size_, is_one_pass, *known_, budget_bytes());
+    const bool has_sizes = known_ ? known_->size.pass > 0 : stage_ == Stage::Lean;
+    if (!has_sizes || (stage_ != Stage::Planned && stage_ != Stage::Lean)) return;
+    const bool is_hopeless = unfit_.pass > 0 && size_.pass >= unfit_.pass;
+    if (is_hopeless) return be_lean();
+    const KnownPlan* covering =
+        known_ ? plans_.covering(size_, is_one_pass, *known_, budget_bytes()) : nullptr;
     if (!covering) return sketch_the_next();
-    if (covering != known_) use(*covering);
+    if (covering != known_ || stage_ == Stage::Lean) use(*covering);
+  }
+
+  // After a step that kept nothing because no plan fits such steps. One that needed less may have a plan.
+  void look_for_a_plan(const std::vector<trace::RegionTape>& tapes) {
+    const auto has_backward = [](const trace::RegionTape& tape) { return !tape.unpacks.empty(); };
+    const bool is_as_large =
+        (1 + options_.margin) * static_cast<double>(last_peak_) > static_cast<double>(unfit_.peak_bytes);
+    if (ran_out_ || is_as_large || std::ranges::none_of(tapes, has_backward)) return;
+    if (const KnownPlan* known = plans_.for_step(tapes)) return use(*known);
+    sketch_after(
+        concat("this step needed ", format_bytes(last_peak_), ", less than those that no plan fits"));
   }
 
   void look_at(const std::vector<trace::RegionTape>& tapes, bool with_memory) {
@@ -338,8 +354,8 @@ class Session::Impl {
 
   // Its tapes are those of a part of a step, so no plan is looked for by them.
   void sketch_what_ran_out(const std::string& difference) {
-    options_.say(concat(difference.empty() ? "a step that was as planned" : difference,
-                        "; it ran out of memory: the next step recomputes everything while it is sketched"));
+    options_.say(concat(difference.empty() ? "a step that was as planned" : difference + "; this step",
+                        " ran out of memory; the next one recomputes everything while it is sketched"));
     sketch_the_next();
   }
 
@@ -395,7 +411,7 @@ class Session::Impl {
     std::erase_if(sketch.calls, [](const auto& call) { return call.nodes.empty(); });
     if (sketch.calls.empty()) return wait_for_a_backward();
     idle_steps_ = 0;
-    const bool is_searching = search_ && !known_;
+    const bool is_searching = search_ && !known_ && unfit_.pass == 0;
     plan::Candidate candidate = candidate_of(std::move(sketch));
     if (!is_searching) candidates_.clear();
     if (candidates_.empty()) {
@@ -421,8 +437,9 @@ class Session::Impl {
   void go_on_without_sketch() {
     sketcher_.abandon(*recording_);
     if (!candidates_.empty()) return plan_from_candidates();
-    if (known_ && known_->size.pass > 0) return use(*known_);
-    sketch_the_next();
+    if (!known_ || known_->size.pass == 0) return sketch_the_next();
+    use(*known_);
+    is_as_planned_ = false;
   }
 
   void plan_from_candidates() {
@@ -503,6 +520,7 @@ class Session::Impl {
         size);
     planned_ = &made;
     ++plans_made_;
+    if (size.pass >= unfit_.pass) unfit_ = {};
     if (search_ && (!known_ || planner_->candidates().size() > 1)) search_->end(size.pass);
     if (session::difference(made.plan, wanted_).empty()) sketches_ = 0;
     use(size.pass > 0 ? made : plans_.largest_like(made));
@@ -511,10 +529,16 @@ class Session::Impl {
 
   // Steps that keep nothing fit: such a one was sketched.
   void stay_lean(const plan::Decision& decision) {
+    unfit_ = {sketched_.at(planner_->candidate(decision.taken).model.get()).size.pass, last_peak_};
+    if (search_ && search_->pass_size() >= unfit_.pass) search_->end(unfit_.pass / 2);
     options_.say(concat("no plan fits `budget` ", format_bytes(decision.budget_bytes), ": the leanest needs ",
                         format_bytes(decision.taken.peak_bytes), ", most of it in ", decision.binds,
                         "; everything is recomputed",
                         host_ ? ", and what comes into a region waits on the host" : ""));
+    be_lean();
+  }
+
+  void be_lean() {
     recording_->use(lean_fates());
     stage_ = Stage::Lean;
     is_as_planned_ = false;
@@ -566,6 +590,12 @@ class Session::Impl {
     std::unordered_map<trace::BlockId, std::uint32_t> left;
   };
   std::unordered_map<const plan::StepModel*, SketchedStep> sketched_;
+  // The step that no plan fits, as it was when that was found: what passes() said of it, and what it needed.
+  struct Unfit {
+    std::int64_t pass = 0;
+    std::uint64_t peak_bytes = 0;
+  };
+  Unfit unfit_;
   std::uint64_t gap_bytes_ = 0;  // for torch's allocator, beyond what its model says
   std::int64_t retries_ = 0;
   // What of this step was not as planned, first.

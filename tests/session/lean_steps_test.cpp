@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -69,7 +70,8 @@ class LeanSteps : public testing::Test {
       before.drop_gradients();
       session.end_step();
     }
-    budget = session.last_peak_bytes() * 7 / 10;  // of a step that keeps nothing and offloads nothing
+    lean = session.last_peak_bytes();
+    budget = lean * 7 / 10;
   }
   SessionOptions options() {
     return {.budget_bytes = budget, .hardware = linked(), .say = [this](const std::string& text) {
@@ -90,6 +92,7 @@ class LeanSteps : public testing::Test {
   }
 
   std::string name, said;
+  std::uint64_t lean = 0;  // what a step needs that keeps nothing and offloads nothing
   std::uint64_t budget = 0;
 };
 
@@ -242,6 +245,98 @@ TEST_F(LeanSteps, APassThatRunsOutIsFollowedBySmallerOnes) {
     session.end_step();
   }
   EXPECT_EQ(ran_out, 1);
+  EXPECT_TRUE(session.is_as_planned()) << said;
+}
+
+// A budget that a step of kRows meets by keeping nothing, and no plan does that leaves room for an allocator.
+class NoPlanFits : public LeanSteps {
+ protected:
+  void SetUp() override {
+    LeanSteps::SetUp();
+    budget = lean;
+  }
+  SessionOptions options() {
+    SessionOptions without_link = LeanSteps::options();
+    without_link.hardware = plan::preset("cpu");
+    without_link.hardware->is_gpu = true;
+    return without_link;
+  }
+  bool says(const char* part) const { return said.find(part) != std::string::npos; }
+};
+
+TEST_F(NoPlanFits, AndThoseThatAPlanIsForHaveItAgain) {
+  Net net(name);
+  Session session(net.weights, options());
+  for (const std::int64_t rows : {1024, 1024, 1024, 4096, 4096}) EXPECT_EQ(step(session, net, rows), "");
+  ASSERT_TRUE(says("no plan fits `budget`")) << said;
+  EXPECT_EQ(session.plans_made(), 1);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(step(session, net, 1024), "");
+  EXPECT_TRUE(session.is_as_planned()) << said;
+  EXPECT_EQ(session.plans_made(), 1) << "it is the one that was there";
+  for (int i = 0; i < 12; ++i) EXPECT_EQ(step(session, net, i % 2 ? 1024 : kRows), "");
+  EXPECT_LT(std::ranges::count(said, '\n'), 10) << "such steps are said a few times: " << said;
+}
+
+TEST_F(NoPlanFits, AndSmallerOnesHaveAPlan) {
+  Net net(name);
+  Session session(net.weights, options());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step(session, net, kRows), "");
+  ASSERT_TRUE(says("no plan fits `budget`")) << said;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step(session, net, 1024), "");
+  EXPECT_TRUE(session.is_as_planned()) << said;
+  EXPECT_EQ(session.plans_made(), 1);
+}
+
+TEST_F(NoPlanFits, AndPassesSayWhichStepsHaveAPlan) {
+  Net net(name);
+  Session session(net.weights, options());
+  const auto told_step = [&](std::int64_t rows) {
+    EXPECT_EQ(session.passes(at::empty({1, rows}, at::kByte)).size(), 1u);
+    EXPECT_EQ(step(session, net, rows), "") << rows;
+  };
+  for (const std::int64_t rows : {1024, 1024, 1024, 4096}) told_step(rows);
+  ASSERT_TRUE(says("no plan fits `budget`")) << said;
+  said.clear();
+  for (int i = 0; i < 3; ++i) {
+    told_step(1024);
+    EXPECT_TRUE(session.is_as_planned()) << i;
+    told_step(kRows);
+    EXPECT_FALSE(session.is_as_planned()) << i;
+  }
+  EXPECT_EQ(said, "") << "both are known by then";
+  told_step(2048);
+  EXPECT_EQ(session.plans_made(), 2) << said;
+  told_step(2048);
+  EXPECT_TRUE(session.is_as_planned());
+}
+
+TEST_F(NoPlanFits, FromTheFirstPassOn) {
+  Net net(name);
+  Session session(net.weights, options());
+  const auto told_step = [&](std::int64_t rows) {
+    EXPECT_EQ(session.passes(at::empty({1, rows}, at::kByte)).size(), 1u);
+    EXPECT_EQ(step(session, net, rows), "") << rows;
+  };
+  for (int i = 0; i < 3; ++i) told_step(kRows);
+  ASSERT_TRUE(says("no plan fits `budget`")) << said;
+  for (int i = 0; i < 2; ++i) told_step(1024);
+  EXPECT_TRUE(session.is_as_planned()) << said;
+  told_step(kRows);
+  EXPECT_FALSE(session.is_as_planned());
+}
+
+TEST_F(NoPlanFits, UntilTheUserHoldsLess) {
+  Net net(name);
+  std::optional<at::Tensor> held = at::empty({1_MiB}, at::kByte);
+  SessionOptions more = options();
+  more.budget_bytes = lean + 1_MiB;
+  more.adopt = {*held};
+  Session session(net.weights, more);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step(session, net, kRows), "");
+  ASSERT_TRUE(says("no plan fits `budget`")) << said;
+  held.reset();
+  more.adopt.clear();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step(session, net, kRows), "");
   EXPECT_TRUE(session.is_as_planned()) << said;
 }
 
