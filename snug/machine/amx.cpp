@@ -1,7 +1,7 @@
-// Some virtual machines say that they have AMX and hide the CPUID leaf that describes its tiles. oneDNN believes
-// the first, lays out no tiles for want of the second, and torch's first product in bf16 ends the process with
-// SIGILL. There oneDNN is told to do without, unless somebody chose its instructions; it looks once, when it is
-// first used, so this is done when the library is loaded.
+// Some virtual machines say that they have AMX and hide the CPUID leaf that describes its tiles. oneDNN
+// believes the first, lays out no tiles for want of the second, and torch's first product in bf16 ends the
+// process with SIGILL. There oneDNN is told to do without, unless somebody chose its instructions; it looks
+// once, when it is first used, so this is done when the library is loaded.
 #ifdef __x86_64__
 
 #include <cpuid.h>

@@ -11,7 +11,8 @@
 //
 // A loop that does not split its batch leaves out passes(). A plan that was given (see plan_step.h) is
 // followed from the second step on: the first keeps nothing while it is proven, unless SessionOptions::prove
-// is false. Without a plan the first two steps keep nothing, and one is made from the second as it runs here. While the session lives, what is allocated on this device beyond the budget throws.
+// is false. Without a plan the first two steps keep nothing, and one is made from the second as it runs here.
+// While the session lives, what is allocated on this device beyond the budget throws.
 //
 // Note [Steps that are not as planned]
 // A region that runs other operators than the plan has, or makes larger tensors, is recomputed while it does:
