@@ -148,19 +148,25 @@ class Session::Impl {
     const std::vector<trace::RegionTape> tapes = take_tapes();
     trace_.end_step();
     ++steps_;
+    const bool learns = stage_ != Stage::Watching && stage_ != Stage::Proven && stage_ != Stage::Lean;
+    if (ran_out_ && learns) return recover();
     switch (stage_) {
       case Stage::Watching:
         return;
       case Stage::Lean:
         return look_for_a_plan(tapes);
       case Stage::WarmingUp:
-        is_short_of_room_ = ran_out_ || needs_most_of_the_room();
+        is_short_of_room_ = needs_most_of_the_room();
         return sketch_the_next();
       case Stage::Proven:
         use(*known_);
-        return look_at(tapes, /*with_memory=*/false);
+        is_as_planned_ = !ran_out_;
+        if (!ran_out_) look_at(tapes, /*with_memory=*/false);
+        return;
       case Stage::Sketched:
         return plan_from_sketch();
+      case Stage::Recovering:
+        return end_recovery();
       case Stage::Planned:
         // The first step makes an optimizer's states: before them memory says nothing.
         return look_at(tapes, /*with_memory=*/steps_ > 1);
@@ -198,7 +204,8 @@ class Session::Impl {
     Proven,     // keeps nothing, because it is the first; then comes the plan that was given
     Sketched,   // keeps nothing, and a plan is made from it
     Planned,
-    Lean  // keeps nothing: no plan fits steps that need so much
+    Recovering,  // keeps nothing: the step before it ran out of memory
+    Lean         // keeps nothing: no plan fits steps that need so much
   };
   static constexpr int kMostSketches = 3;  // in a row that lead to no plan for the step at hand
 
@@ -340,8 +347,7 @@ class Session::Impl {
     const auto noticed = std::exchange(difference_, std::nullopt);
     const bool is_too_large = noticed && noticed->first == session::Difference::Larger;
     const std::string difference = noticed ? noticed->second : session::difference(known_->plan, tapes);
-    is_as_planned_ = difference.empty() && !ran_out_;
-    if (ran_out_) return sketch_what_ran_out(difference);
+    is_as_planned_ = difference.empty();
     if (is_as_planned_ && with_memory) return look_at_memory();
     if (is_as_planned_ || (is_too_large && known_->size.pass > 0)) return;  // the next step says its own size
     if (const KnownPlan* other = plans_.for_step(tapes); other && other != known_) return use(*other);
@@ -350,13 +356,6 @@ class Session::Impl {
       sketches_ = 0;
     }
     sketch_after(difference);
-  }
-
-  // Its tapes are those of a part of a step, so no plan is looked for by them.
-  void sketch_what_ran_out(const std::string& difference) {
-    options_.say(concat(difference.empty() ? "a step that was as planned" : difference + "; this step",
-                        " ran out of memory; the next one recomputes everything while it is sketched"));
-    sketch_the_next();
   }
 
   // By what tensors hold: what torch's allocator holds may be left from an earlier, larger step.
@@ -406,7 +405,6 @@ class Session::Impl {
   }
 
   void plan_from_sketch() try {
-    if (ran_out_) return go_on_without_sketch();
     trace::Sketch sketch = sketcher_.finish(*recording_);
     std::erase_if(sketch.calls, [](const auto& call) { return call.nodes.empty(); });
     if (sketch.calls.empty()) return wait_for_a_backward();
@@ -423,23 +421,43 @@ class Session::Impl {
     if (is_searching && try_larger_pass()) return sketch_the_next();
     plan_from_candidates();
   } catch (const std::exception& error) {
+    do_without_sketch(error.what());
+  }
+
+  void do_without_sketch(const std::string& why) {
     candidates_.clear();
     if (known_) use(*known_);
-    if (known_ || sketches_ < kMostSketches) return sketch_after(error.what());
-    if (sketches_++ == kMostSketches)
-      options_.say(concat(error.what(), "; everything is recomputed from now on"));
+    if (known_ || sketches_ < kMostSketches) return sketch_after(why);
+    if (sketches_++ == kMostSketches) options_.say(why + "; everything is recomputed from now on");
     recording_->use(lean_fates());
     stage_ = Stage::WarmingUp;
   }
 
-  // A step that was sketched ran out of memory. If it had a larger pass than those before, these are planned;
-  // if each step says its size, the next one says its own.
-  void go_on_without_sketch() {
-    sketcher_.abandon(*recording_);
-    if (!candidates_.empty()) return plan_from_candidates();
-    if (!known_ || known_->size.pass == 0) return sketch_the_next();
-    use(*known_);
+  // Autograd lets go of what a step that ran out of memory left only in the next backward: from that step,
+  // too, nothing is learnt. If it was a larger pass that was tried, the next ones are as large as the last
+  // that fitted.
+  void recover() {
+    const auto noticed = std::exchange(difference_, std::nullopt);
+    const bool was_planned = stage_ == Stage::Planned;
+    plan_ran_out_ = was_planned || (plan_ran_out_ && stage_ == Stage::Recovering);
+    if (was_planned)
+      options_.say(concat(noticed ? noticed->second + "; this step" : "a step that was as planned",
+                          " ran out of memory; the next ones recompute everything; a new plan follows"));
+    if (stage_ == Stage::Sketched) sketcher_.abandon(*recording_);
+    if (!candidates_.empty()) search_->end(sketched_.at(candidates_.back().model.get()).size.pass);
+    is_short_of_room_ = host_ != nullptr;
+    recording_->use(lean_fates());
+    stage_ = Stage::Recovering;
     is_as_planned_ = false;
+  }
+
+  void end_recovery() try {
+    if (!candidates_.empty()) return plan_from_candidates();
+    if (plan_ran_out_ || !known_ || known_->size.pass == 0) return sketch_the_next();
+    use(*known_);  // the next step says its own size
+    is_as_planned_ = false;
+  } catch (const std::exception& error) {
+    do_without_sketch(error.what());
   }
 
   void plan_from_candidates() {
@@ -607,7 +625,8 @@ class Session::Impl {
   Measured measured_;
   memory::ProcessMemory last_memory_;
   std::uint64_t last_peak_ = 0;
-  bool ran_out_ = false;  // of memory, the last step that ended
+  bool ran_out_ = false;       // of memory, the last step that ended
+  bool plan_ran_out_ = false;  // if it recovers: from a step under the plan in use
   std::int64_t steps_ = 0;
   std::vector<trace::RegionTape> wanted_;  // of the largest step that no plan was for
   int sketches_ = 0;                       // since then, none of such a step

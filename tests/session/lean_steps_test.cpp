@@ -219,6 +219,26 @@ TEST_F(LeanSteps, WhatRunsOutUnderAPlanSaysHowMuchItNeeds) {
   EXPECT_TRUE(session.is_as_planned()) << said;
 }
 
+// What it left goes only with the next backward: that is no part of what a step under the plan needs.
+TEST_F(LeanSteps, AfterOneThatRanOutPlansAreAsTheyWere) {
+  for (const bool tells_sizes : {false, true}) {
+    Net net(name);
+    Session session(net.weights, options());
+    const auto told_step = [&](std::int64_t rows) {
+      if (tells_sizes) session.passes(at::empty({1, rows}, at::kByte));
+      return step(session, net, rows);
+    };
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(told_step(2048), "");
+    const std::uint64_t predicted = session.predicted_bytes();
+    EXPECT_NE(told_step(16 * kRows), "");
+    EXPECT_FALSE(session.is_as_planned());
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(told_step(2048), "") << i;
+    EXPECT_TRUE(session.is_as_planned()) << said;
+    EXPECT_EQ(session.predicted_bytes(), predicted) << said;
+    EXPECT_EQ(session.plans_made(), tells_sizes ? 1 : 2) << said;
+  }
+}
+
 // A pass that the search for the largest found too large does not end it all.
 TEST_F(LeanSteps, APassThatRunsOutIsFollowedBySmallerOnes) {
   Net net(name);
