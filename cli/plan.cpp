@@ -79,7 +79,7 @@ void run(const Flags& flags) {
   PlannedStep planned = plan_step(step, options, planner);
   const plan::Decision& decision = planned.decision;
   if (!flags.out.empty() && decision.fits) plan::save_plan(planned.plan, flags.out);
-  train::take(std::move(planned.plan), config);
+  train::take(planned.plan, config);
 
   if (flags.json) {
     Json document =
@@ -90,7 +90,7 @@ void run(const Flags& flags) {
     if (flags.sweep) print(sweep_table(*planner) + "\n");
     if (decision.fits) print(ladder(largest_step(training, config), *planner, decision, chosen));
   }
-  if (!decision.fits) throw AnswerIsNo(does_not_fit(config, *planner, decision));
+  if (!decision.fits) throw AnswerIsNo(does_not_fit(training, config, planned, chosen.hardware));
 }
 
 }  // namespace

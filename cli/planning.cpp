@@ -50,7 +50,7 @@ plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware&
   PlannedStep planned = plan_step(
       step_for(flags, config),
       {.budget_bytes = budget_bytes, .host_budget_bytes = config.host_budget_bytes, .hardware = hardware});
-  if (!planned.decision.fits) throw AnswerIsNo(does_not_fit(config, *planned.planner, planned.decision));
+  if (!planned.decision.fits) throw AnswerIsNo(does_not_fit(flags, config, planned, hardware));
   train::take(std::move(planned.plan), config);
   return planned.decision;
 }

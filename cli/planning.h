@@ -43,8 +43,8 @@ std::string ladder(const train::TrainConfig& config, const plan::Planner& planne
 // In two lines, for a run that is about to use it.
 std::string in_short(const plan::Decision& decision, const plan::Plan& plan);
 // What does not fit, by how much, and what would help.
-std::string does_not_fit(const train::TrainConfig& config, const plan::Planner& planner,
-                         const plan::Decision& decision);
+std::string does_not_fit(const TrainingFlags& flags, const train::TrainConfig& config,
+                         const PlannedStep& planned, const plan::Hardware& hardware);
 std::string verified_text(const Verified& verified);
 std::string sweep_table(const plan::Planner& planner);
 

@@ -8,7 +8,6 @@
 #include "snug/base/bytes.h"
 #include "snug/report/text.h"
 #include "snug/trace/category_json.h"
-#include "snug/train/estimate.h"
 #include "snug/train/planning.h"
 #include "snug/train/progress.h"
 
@@ -70,6 +69,33 @@ train::TrainConfig plain_config(const train::TrainConfig& config, const Planner&
   return plain;
 }
 
+// At the peak of the leanest plan, so what waits on the host is not among it.
+struct StatesThere {
+  std::uint64_t parameters, gradients, optimizer;
+
+  std::uint64_t total() const { return parameters + gradients + optimizer; }
+};
+
+StatesThere states_of_leanest(const TrainingFlags& flags, train::TrainConfig config, const plan::Plan& plan) {
+  train::take(plan, config);
+  const trace::Snapshot peak = train::predict(largest_step(flags, config)).peak;
+  return {peak[trace::Category::Parameter], peak[trace::Category::Gradient],
+          peak[trace::Category::Optimizer]};
+}
+
+// If it is --host-budget that keeps plans from being leaner.
+std::string more_on_the_host(const TrainingFlags& flags, const train::TrainConfig& config,
+                             const Decision& limited, const plan::Hardware& hardware) {
+  if (!config.host_budget_bytes || hardware.to_host_rate == 0) return "";
+  const Decision more =
+      plan_step(step_for(flags, config), {.budget_bytes = limited.budget_bytes, .hardware = hardware})
+          .decision;
+  if (more.taken.peak_bytes >= limited.taken.peak_bytes) return "";
+  return fmt::format("  a larger --host-budget than {}: with {} {} {}\n",
+                     format_bytes(*config.host_budget_bytes), format_bytes(more.taken.host_bytes),
+                     more.fits ? "a plan takes" : "the least is", format_bytes(more.taken.peak_bytes));
+}
+
 }  // namespace
 
 std::string ladder(const train::TrainConfig& config, const Planner& planner, const Decision& decision,
@@ -110,31 +136,34 @@ std::string in_short(const Decision& decision, const plan::Plan& plan) {
   return text + "\n";
 }
 
-std::string does_not_fit(const train::TrainConfig& config, const Planner& planner, const Decision& decision) {
-  const train::StateBytes states =
-      train::estimate_states({.parameters = models::parameter_count(config.model),
-                              .precision = config.precision,
-                              .master = train::master(config),
-                              .optimizer = config.optimizer.kind});
+std::string does_not_fit(const TrainingFlags& flags, const train::TrainConfig& config,
+                         const PlannedStep& planned, const plan::Hardware& hardware) {
+  const Decision& decision = planned.decision;
+  const Planner& planner = *planned.planner;
+  const StatesThere states = states_of_leanest(flags, config, planned.plan);
   std::string text = fmt::format(
       "does not fit {}: the leanest plan needs {}, {} more ({}, in {})\n\n"
-      "  parameters {:>12}\n  gradients  {:>12}\n  optimizer  {:>12}\n  the rest   {:>12}\n\nwhat would "
-      "help:\n",
+      "  parameters {:>12}\n  gradients  {:>12}\n  optimizer  {:>12}\n  the rest   {:>12}\n",
       format_bytes(decision.budget_bytes), format_bytes(decision.taken.peak_bytes),
       format_bytes(decision.missing_bytes), plan::text(planner.candidate(decision.taken).setting),
       decision.binds, format_bytes(states.parameters), format_bytes(states.gradients),
       format_bytes(states.optimizer),
-      format_bytes(
-          decision.taken.peak_bytes -
-          std::min(decision.taken.peak_bytes, states.parameters + states.gradients + states.optimizer)));
+      format_bytes(decision.taken.peak_bytes - std::min(decision.taken.peak_bytes, states.total())));
+  if (decision.taken.host_bytes > 0)
+    text += fmt::format("  on the host{:>12}, beside these\n", format_bytes(decision.taken.host_bytes));
+  text += "\nwhat would help:\n" + more_on_the_host(flags, config, decision, hardware);
+  if (states.total() > decision.budget_bytes)
+    return text + fmt::format(
+                      "  a smaller model, or more memory: parameters, gradients and optimizer states alone "
+                      "take {}",
+                      format_bytes(states.total()));
   const auto micro_batch = [](const plan::Candidate& candidate) {
     return candidate.setting[plan::kMicroBatch];
   };
   if (micro_batch(planner.candidates().front()) == micro_batch(planner.candidates().back()) &&
       config.batch_size > 1)
     text += "  a smaller --micro-batch, or none, so that the planner may split the batch\n";
-  text += "  a shorter --seq-len, or more memory";
-  return text;
+  return text + "  a shorter --seq-len, or more memory";
 }
 
 std::string verified_text(const Verified& verified) {

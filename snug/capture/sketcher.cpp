@@ -72,6 +72,12 @@ void Sketcher::go_on(tape::Recording& recording) {
   recording.use(stand_ins_ ? tape::Fates::keep() : tape::Fates::recompute(), this);
 }
 
+void Sketcher::abandon(tape::Recording& recording) {
+  recording.use(tape::Fates::recompute());
+  tracker_.send_to(nullptr);
+  moments_.reset();
+}
+
 Sketch Sketcher::finish(tape::Recording& recording) {
   recording.use(tape::Fates::recompute());
   tracker_.send_to(nullptr);

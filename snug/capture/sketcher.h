@@ -45,6 +45,8 @@ class SNUG_API Sketcher final : public hooks::OperatorListener, public tape::Ske
   void go_on(tape::Recording& recording);
   // Throws Error if the graph of a region is still there. The recording has all fates Recompute afterwards.
   trace::Sketch finish(tape::Recording& recording);
+  // Instead: what was sketched so far is of no use.
+  void abandon(tape::Recording& recording);
   // Of what the finished step left: the tracker's block, and the sketch's.
   const std::unordered_map<trace::BlockId, std::uint32_t>& left() const { return left_; }
 

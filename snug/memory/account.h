@@ -34,6 +34,7 @@ class Account {
   std::int64_t last_time() const { return last_time_; }
 
   const std::optional<Refusal>& last_refusal() const { return last_refusal_; }
+  void forget_refusal() { last_refusal_.reset(); }
 
   // What the sink threw, once; null if nothing.
   std::exception_ptr take_sink_failure() { return std::exchange(sink_failure_, nullptr); }

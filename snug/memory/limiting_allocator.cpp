@@ -9,11 +9,12 @@ void Limit::take(std::uint64_t bytes) {
   } while (!live_.compare_exchange_weak(before, before + bytes));
 }
 
-OutOfBudget Limit::device_is_full(std::uint64_t bytes) const {
+OutOfBudget Limit::device_is_full(std::uint64_t bytes) {
   return {refusal(bytes, live_), std::nullopt};
 }
 
-Refusal Limit::refusal(std::uint64_t bytes, std::uint64_t live) const {
+Refusal Limit::refusal(std::uint64_t bytes, std::uint64_t live) {
+  has_refused_ = true;
   return {bytes, alive_ ? alive_() : trace::Snapshot{.total = live}};
 }
 

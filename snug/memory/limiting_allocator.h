@@ -23,15 +23,18 @@ class SNUG_API Limit {
   void take(std::uint64_t bytes);  // throws OutOfBudget
   void give_back(std::uint64_t bytes) noexcept { live_ -= bytes; }
   void count(std::uint64_t bytes) noexcept { live_ += bytes; }  // a block from elsewhere, given back here
-  OutOfBudget device_is_full(std::uint64_t bytes) const;        // what to throw when upstream has no more
+  OutOfBudget device_is_full(std::uint64_t bytes);              // what to throw when upstream has no more
   std::uint64_t live_bytes() const { return live_; }
+  bool has_refused() const { return has_refused_; }  // since that was forgotten
+  void forget_refused() { has_refused_ = false; }
 
  private:
-  Refusal refusal(std::uint64_t bytes, std::uint64_t live) const;
+  Refusal refusal(std::uint64_t bytes, std::uint64_t live);
 
   const std::uint64_t limit_;
   const std::function<trace::Snapshot()> alive_;
   std::atomic<std::uint64_t> live_{0};
+  std::atomic<bool> has_refused_{false};
 };
 
 class SNUG_API LimitingAllocator final : public Resource {

@@ -111,6 +111,7 @@ class HostWatch {
   }
 
   std::uint64_t live_bytes() const { return watch_->limit().live_bytes(); }
+  Limit& limit() { return watch_->limit(); }
 
  private:
   EventQueue& queue_;
@@ -155,6 +156,7 @@ class Tracker::Impl {
   std::uint64_t allocator_bytes() const {
     return host_ ? host_->live_bytes() : books_->cuda->allocated_bytes();
   }
+  Limit* limit() { return host_ ? &host_->limit() : nullptr; }
   trace::AllocatorLayout layout() {
     trace::AllocatorLayout layout;
     if (books_->cuda) layout = books_->cuda->layout();
@@ -228,7 +230,15 @@ trace::CategoryBytes Tracker::category_peaks() {
   return impl_->books().with_account([](Account& account) { return account.ledger().category_peaks(); });
 }
 void Tracker::reset_peak() {
-  impl_->books().with_account([](Account& account) { account.ledger().reset_peak(); });
+  impl_->books().with_account([](Account& account) {
+    account.ledger().reset_peak();
+    account.forget_refusal();
+  });
+  if (Limit* const limit = impl_->limit()) limit->forget_refused();
+}
+bool Tracker::has_refused() {
+  Limit* const limit = impl_->limit();
+  return limit ? limit->has_refused() : last_refusal().has_value();
 }
 std::uint64_t Tracker::allocator_bytes() const {
   return impl_->allocator_bytes();

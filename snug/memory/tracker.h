@@ -76,10 +76,11 @@ class SNUG_API Tracker {
   trace::Snapshot live();
   trace::Snapshot peak();
   trace::CategoryBytes category_peaks();
-  void reset_peak();
+  void reset_peak();  // and forgets what was refused
   // The last request on this device that torch's CUDA allocator could not meet, in the size of the segment it
   // then asked the driver for. On the CPU and Meta the exception itself, OutOfBudget, says so.
   std::optional<Refusal> last_refusal();
+  bool has_refused();  // a request, on whatever device
   // The allocator's own count: the limiter's on CPU and Meta, torch's allocated_bytes on CUDA. Equal to
   // live_bytes().
   std::uint64_t allocator_bytes() const;

@@ -66,7 +66,7 @@ std::vector<Fate> Timeline::allowed(std::size_t call, std::vector<Fate> fates) c
   for (std::size_t i = 0; i < fates.size(); ++i) {
     const TapeValue& value = tape.values[i];
     const std::uint32_t block = sketch_.calls[call].blocks[i];
-    const bool stays = is_overwritten[i] || block == Sketch::kNoBlock ||
+    const bool stays = is_overwritten[i] || value.held || block == Sketch::kNoBlock ||
                        death(block) > sketch_.calls[call].forward_end;  // whoever else needs it
     if (fates[i] == Fate::Offload && stays) fates[i] = Fate::Keep;
     if (value.fate == Fate::Recompute) fates[i] = Fate::Recompute;  // made by empty(): nothing to keep yet

@@ -148,18 +148,25 @@ class Session::Impl {
     const std::vector<trace::RegionTape> tapes = take_tapes();
     trace_.end_step();
     ++steps_;
+    const bool learns = stage_ != Stage::Watching && stage_ != Stage::Proven && stage_ != Stage::Lean;
+    if (ran_out_ && learns) return recover();
     switch (stage_) {
       case Stage::Watching:
-      case Stage::Lean:
         return;
+      case Stage::Lean:
+        return look_for_a_plan(tapes);
       case Stage::WarmingUp:
-        lean_offloads_ = lean_offloads_ && is_short_of_room();
+        is_short_of_room_ = needs_most_of_the_room();
         return sketch_the_next();
       case Stage::Proven:
         use(*known_);
-        return look_at(tapes, /*with_memory=*/false);
+        is_as_planned_ = !ran_out_;
+        if (!ran_out_) look_at(tapes, /*with_memory=*/false);
+        return;
       case Stage::Sketched:
         return plan_from_sketch();
+      case Stage::Recovering:
+        return end_recovery();
       case Stage::Planned:
         // The first step makes an optimizer's states: before them memory says nothing.
         return look_at(tapes, /*with_memory=*/steps_ > 1);
@@ -197,7 +204,8 @@ class Session::Impl {
     Proven,     // keeps nothing, because it is the first; then comes the plan that was given
     Sketched,   // keeps nothing, and a plan is made from it
     Planned,
-    Lean  // keeps nothing: no plan fits
+    Recovering,  // keeps nothing: the step before it ran out of memory
+    Lean         // keeps nothing: no plan fits steps that need so much
   };
   static constexpr int kMostSketches = 3;  // in a row that lead to no plan for the step at hand
 
@@ -215,15 +223,14 @@ class Session::Impl {
                                      .rest = stage_ != Stage::Watching};
     if (stage_ == Stage::Watching)
       return snug::make_recording({.by_hand = options_.by_hand.value_or(ByHand{})}, recording);
-    lean_offloads_ = stage_ == Stage::WarmingUp && host_;
     return std::make_unique<tape::Recording>(stage_ == Stage::Planned ? planned_fates() : lean_fates(),
                                              recording);
   }
 
   // Of a step that keeps nothing. What comes into a region cannot be recomputed, but it can wait on the host:
-  // so what fits only that way can start.
+  // wherever there is a store it does, because nobody knows before a step how large it is.
   tape::Fates lean_fates() const {
-    if (!lean_offloads_) return tape::Fates::recompute();
+    if (!host_) return tape::Fates::recompute();
     return tape::Fates([](const tape::ValueInfo& value) {
       return value.ordinal == tape::ValueInfo::kInput ? trace::Fate::Offload : trace::Fate::Recompute;
     });
@@ -232,23 +239,35 @@ class Session::Impl {
   // Behind an out-of-memory's first line.
   std::string what_would_fit(const memory::Refusal& refusal) const {
     if (stage_ == Stage::Watching) return "";
-    if (stage_ == Stage::Planned)
-      return difference_ ? concat(". This step is not the one that was planned: ", difference_->second)
-                         : ". This step needs more than the plan says";
     const std::uint64_t outside = budget_bytes() - std::min(budget_bytes(), room_for_tensors());
-    return concat(". This step keeps nothing that can be recomputed",
-                  lean_offloads_ ? ", and what comes into a region waits on the host" : "",
-                  ": no plan for it is below ",
-                  format_bytes(refusal.alive.total + refusal.requested_bytes + outside), ". Raise `budget`, ",
+    const std::uint64_t least = refusal.alive.total + refusal.requested_bytes + outside;
+    return concat(". ", what_ran(), ". So run it needs at least ", format_bytes(least), " (", least,
+                  " bytes)", stage_ == Stage::Planned ? "; the next one keeps nothing" : "",
+                  ". Raise `budget`, ",
                   rows_ == 0   ? "split the batch with Session::passes()"
                   : rows_ == 1 ? "shorten the rows (a pass is one already)"
                                : "take smaller passes",
                   ", or make the region above smaller");
   }
 
-  // The next step may have an optimizer's states as well: twice as much as there is in parameters. Where
-  // there is plenty of room nothing has to move, so the sketch need not say what may.
-  bool is_short_of_room() {
+  std::string what_ran() const {
+    if (stage_ == Stage::Planned) {
+      const std::string planned = format_bytes(known_->plan.predicted.peak_bytes + known_->more_bytes(size_));
+      return difference_ ? concat("This step is not the one that was planned, for ", planned, ": ",
+                                  difference_->second)
+                         : concat("This step needs more than the plan says, ", planned);
+    }
+    const bool could_offload = options_.hardware->to_host_rate > 0 && options_.host_budget_bytes != 0;
+    return concat("This step keeps nothing that can be recomputed",
+                  host_           ? ", and what comes into a region waits on the host"
+                  : could_offload ? "; what comes into a region it keeps, and another plan could offload it"
+                                  : "");
+  }
+
+  // After the first step. The next one may have an optimizer's states as well: twice as much as there is in
+  // parameters.
+  bool needs_most_of_the_room() {
+    if (!host_) return false;
     constexpr double kPlenty = 0.7;
     const std::uint64_t states = 2 * tracker_.live()[trace::Category::Parameter];
     const std::uint64_t sent = host_->arena().peak_bytes();
@@ -256,13 +275,21 @@ class Session::Impl {
            kPlenty * static_cast<double>(room_for_tensors());
   }
 
+  // What comes into a region of a step that is not as planned waits on the host, as in one that keeps
+  // nothing.
   tape::Fates planned_fates() {
-    return session::planned_fates(known_->plan, [this](session::Difference kind, const std::string& text) {
+    const auto note = [this](session::Difference kind, const std::string& text) {
       if (!difference_) difference_ = {kind, text};
-    });
+    };
+    return tape::Fates(
+        [this, planned = session::planned_fates(known_->plan, note)](const tape::ValueInfo& value) {
+          const bool is_input = value.ordinal == tape::ValueInfo::kInput;
+          return is_input && difference_ && host_ ? trace::Fate::Offload : planned(value);
+        });
   }
 
   void take_figures() {
+    ran_out_ = tracker_.has_refused();
     trace::Snapshot peak = tracker_.peak();
     last_peak_ = peak.total;
     if (last_peak_ > measured_.peak.total) measured_.peak = std::move(peak);
@@ -295,10 +322,25 @@ class Session::Impl {
   // Before a step: what passes() says of it.
   void expect_size(const session::StepSize& size, bool is_one_pass) {
     size_ = size;
-    if (stage_ != Stage::Planned || known_->size.pass == 0) return;
-    const KnownPlan* covering = plans_.covering(size_, is_one_pass, *known_, budget_bytes());
+    const bool has_sizes = known_ ? known_->size.pass > 0 : stage_ == Stage::Lean;
+    if (!has_sizes || (stage_ != Stage::Planned && stage_ != Stage::Lean)) return;
+    const bool is_hopeless = unfit_.pass > 0 && size_.pass >= unfit_.pass;
+    if (is_hopeless) return be_lean();
+    const KnownPlan* covering =
+        known_ ? plans_.covering(size_, is_one_pass, *known_, budget_bytes()) : nullptr;
     if (!covering) return sketch_the_next();
-    if (covering != known_) use(*covering);
+    if (covering != known_ || stage_ == Stage::Lean) use(*covering);
+  }
+
+  // After a step that kept nothing because no plan fits such steps. One that needed less may have a plan.
+  void look_for_a_plan(const std::vector<trace::RegionTape>& tapes) {
+    const auto has_backward = [](const trace::RegionTape& tape) { return !tape.unpacks.empty(); };
+    const bool is_as_large =
+        (1 + options_.margin) * static_cast<double>(last_peak_) > static_cast<double>(unfit_.peak_bytes);
+    if (ran_out_ || is_as_large || std::ranges::none_of(tapes, has_backward)) return;
+    if (const KnownPlan* known = plans_.for_step(tapes)) return use(*known);
+    sketch_after(
+        concat("this step needed ", format_bytes(last_peak_), ", less than those that no plan fits"));
   }
 
   void look_at(const std::vector<trace::RegionTape>& tapes, bool with_memory) {
@@ -358,7 +400,7 @@ class Session::Impl {
 
   void sketch_the_next() {
     trace_.finish();  // a sketch takes its place
-    sketcher_.begin(*recording_, lean_fates(), lean_offloads_);
+    sketcher_.begin(*recording_, lean_fates(), /*offloads=*/host_ != nullptr);
     stage_ = Stage::Sketched;
   }
 
@@ -367,7 +409,7 @@ class Session::Impl {
     std::erase_if(sketch.calls, [](const auto& call) { return call.nodes.empty(); });
     if (sketch.calls.empty()) return wait_for_a_backward();
     idle_steps_ = 0;
-    const bool is_searching = search_ && !known_;
+    const bool is_searching = search_ && !known_ && unfit_.pass == 0;
     plan::Candidate candidate = candidate_of(std::move(sketch));
     if (!is_searching) candidates_.clear();
     if (candidates_.empty()) {
@@ -377,6 +419,48 @@ class Session::Impl {
     candidates_.push_back(std::move(candidate));
     sketched_[candidates_.back().model.get()] = {size_, sketcher_.left()};
     if (is_searching && try_larger_pass()) return sketch_the_next();
+    plan_from_candidates();
+  } catch (const std::exception& error) {
+    do_without_sketch(error.what());
+  }
+
+  void do_without_sketch(const std::string& why) {
+    candidates_.clear();
+    if (known_) use(*known_);
+    if (known_ || sketches_ < kMostSketches) return sketch_after(why);
+    if (sketches_++ == kMostSketches) options_.say(why + "; everything is recomputed from now on");
+    recording_->use(lean_fates());
+    stage_ = Stage::WarmingUp;
+  }
+
+  // Autograd lets go of what a step that ran out of memory left only in the next backward: from that step,
+  // too, nothing is learnt. If it was a larger pass that was tried, the next ones are as large as the last
+  // that fitted.
+  void recover() {
+    const auto noticed = std::exchange(difference_, std::nullopt);
+    const bool was_planned = stage_ == Stage::Planned;
+    plan_ran_out_ = was_planned || (plan_ran_out_ && stage_ == Stage::Recovering);
+    if (was_planned)
+      options_.say(concat(noticed ? noticed->second + "; this step" : "a step that was as planned",
+                          " ran out of memory; the next ones recompute everything; a new plan follows"));
+    if (stage_ == Stage::Sketched) sketcher_.abandon(*recording_);
+    if (!candidates_.empty()) search_->end(sketched_.at(candidates_.back().model.get()).size.pass);
+    is_short_of_room_ = host_ != nullptr;
+    recording_->use(lean_fates());
+    stage_ = Stage::Recovering;
+    is_as_planned_ = false;
+  }
+
+  void end_recovery() try {
+    if (!candidates_.empty()) return plan_from_candidates();
+    if (plan_ran_out_ || !known_ || known_->size.pass == 0) return sketch_the_next();
+    use(*known_);  // the next step says its own size
+    is_as_planned_ = false;
+  } catch (const std::exception& error) {
+    do_without_sketch(error.what());
+  }
+
+  void plan_from_candidates() {
     std::ranges::stable_sort(candidates_, std::greater(), [](const plan::Candidate& candidate) {
       return candidate.setting[plan::kMicroBatch];
     });
@@ -385,14 +469,6 @@ class Session::Impl {
     outside_bytes_ = budget_.settle_outside();
     unplanned_bytes_ = 0;
     decide();
-  } catch (const std::exception& error) {
-    candidates_.clear();
-    if (known_) use(*known_);
-    if (known_ || sketches_ < kMostSketches) return sketch_after(error.what());
-    if (sketches_++ == kMostSketches)
-      options_.say(concat(error.what(), "; everything is recomputed from now on"));
-    recording_->use(lean_fates());
-    stage_ = Stage::WarmingUp;
   }
 
   // An evaluation, or a warm-up; or it runs where nobody looks.
@@ -431,8 +507,9 @@ class Session::Impl {
     candidates_ = {*std::ranges::min_element(candidates_, {}, rank)};
   }
 
+  // Where one row had plenty of room, passes are to fit without anything on the host: that is slower.
   bool try_larger_pass() {
-    const plan::StepModel::PassMemory lean = candidates_.back().model->lean_pass(lean_offloads_);
+    const plan::StepModel::PassMemory lean = candidates_.back().model->lean_pass(is_short_of_room_);
     return search_->try_larger({size_.pass, lean.own_bytes}, rows_, static_cast<double>(room_for_tensors()),
                                static_cast<double>(lean.held_bytes));
   }
@@ -461,6 +538,7 @@ class Session::Impl {
         size);
     planned_ = &made;
     ++plans_made_;
+    if (size.pass >= unfit_.pass) unfit_ = {};
     if (search_ && (!known_ || planner_->candidates().size() > 1)) search_->end(size.pass);
     if (session::difference(made.plan, wanted_).empty()) sketches_ = 0;
     use(size.pass > 0 ? made : plans_.largest_like(made));
@@ -469,10 +547,16 @@ class Session::Impl {
 
   // Steps that keep nothing fit: such a one was sketched.
   void stay_lean(const plan::Decision& decision) {
+    unfit_ = {sketched_.at(planner_->candidate(decision.taken).model.get()).size.pass, last_peak_};
+    if (search_ && search_->pass_size() >= unfit_.pass) search_->end(unfit_.pass / 2);
     options_.say(concat("no plan fits `budget` ", format_bytes(decision.budget_bytes), ": the leanest needs ",
                         format_bytes(decision.taken.peak_bytes), ", most of it in ", decision.binds,
                         "; everything is recomputed",
-                        lean_offloads_ ? ", and what comes into a region waits on the host" : ""));
+                        host_ ? ", and what comes into a region waits on the host" : ""));
+    be_lean();
+  }
+
+  void be_lean() {
     recording_->use(lean_fates());
     stage_ = Stage::Lean;
     is_as_planned_ = false;
@@ -511,7 +595,7 @@ class Session::Impl {
   capture::Sketcher sketcher_{tracker_};
   hooks::OperatorListenerGuard sketcher_guard_{sketcher_};
   Stage stage_;
-  bool lean_offloads_ = false;
+  bool is_short_of_room_ = false;               // was the first step, so that larger passes may need the host
   std::unique_ptr<tape::Recording> recording_;  // null if there is nothing to do
   session::KnownPlans plans_;
   const KnownPlan* known_ = nullptr;  // the one in use
@@ -524,6 +608,12 @@ class Session::Impl {
     std::unordered_map<trace::BlockId, std::uint32_t> left;
   };
   std::unordered_map<const plan::StepModel*, SketchedStep> sketched_;
+  // The step that no plan fits, as it was when that was found: what passes() said of it, and what it needed.
+  struct Unfit {
+    std::int64_t pass = 0;
+    std::uint64_t peak_bytes = 0;
+  };
+  Unfit unfit_;
   std::uint64_t gap_bytes_ = 0;  // for torch's allocator, beyond what its model says
   std::int64_t retries_ = 0;
   // What of this step was not as planned, first.
@@ -535,6 +625,8 @@ class Session::Impl {
   Measured measured_;
   memory::ProcessMemory last_memory_;
   std::uint64_t last_peak_ = 0;
+  bool ran_out_ = false;       // of memory, the last step that ended
+  bool plan_ran_out_ = false;  // if it recovers: from a step under the plan in use
   std::int64_t steps_ = 0;
   std::vector<trace::RegionTape> wanted_;  // of the largest step that no plan was for
   int sketches_ = 0;                       // since then, none of such a step

@@ -9,19 +9,23 @@
 //     session.end_step();
 //   }
 //
-// A loop that does not split its batch leaves out passes(). With a plan (see plan_step.h) it is followed from
-// the first step on; without one the first two steps keep nothing, and a plan is made from the second as it
-// runs here. While the session lives, what is allocated on this device beyond the budget throws.
+// A loop that does not split its batch leaves out passes(). A plan that was given (see plan_step.h) is
+// followed from the second step on: the first keeps nothing while it is proven, unless SessionOptions::prove
+// is false. Without a plan the first two steps keep nothing, and one is made from the second as it runs here.
+// While the session lives, what is allocated on this device beyond the budget throws.
 //
 // Note [Steps that are not as planned]
 // A region that runs other operators than the plan has, or makes larger tensors, is recomputed while it does:
-// within the budget, if a step that keeps nothing fits. (What earlier regions of that step have kept by then
-// stays: where only the end of a step grows, and the budget is close to what keeping nothing needs, it may
-// run out.) The next step is then sketched where it runs and a plan made for it; plans are kept and used
-// again for steps like theirs. The passes of one step may differ from one another, as a GAN's do. passes()
-// says how large a step is before it runs, so that one which no plan covers is itself the one that is
-// sketched; without it the plan for the largest step that was seen is in use. A step that needs more memory
-// than was predicted, though it is the one that was planned, makes a new plan with as much less room. All of
+// within the budget, if a step that keeps nothing fits. Where there is a link, what comes into the regions
+// after it waits on the host, as it does in every step that keeps nothing. (What earlier regions of that step
+// have kept by then stays: where only the end of a step grows, and the budget is close to what keeping
+// nothing needs, it may run out.) The next step is then sketched where it runs and a plan made for it; plans
+// are kept and used again for steps like theirs. The passes of one step may differ from one another, as a
+// GAN's do. passes() says how large a step is before it runs, so that one which no plan covers is itself the
+// one that is sketched; without it the plan for the largest step that was seen is in use. A step that needs
+// more memory than was predicted, though it is the one that was planned, makes a new plan with as much less
+// room. Steps that no plan fits keep nothing; those after them that need less have their plan again, or a new
+// one. From one that runs out of memory nothing is learnt: the next one keeps nothing and is sketched. All of
 // it is said. When the session ends, everything is as it was.
 #pragma once
 

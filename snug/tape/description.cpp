@@ -56,6 +56,11 @@ void Description::set_kept(const Value& value) {
     tape_.operations[value.origin.operation].replayable = false;
 }
 
+void Description::set_held(const Value& value) {
+  trace::TapeValue& described = tape_.values[value.origin.number];
+  described.held = !described.parameter;
+}
+
 void Description::end_forward() {
   if (SketchListener* const told = listener()) told->on_end(number_);
 }

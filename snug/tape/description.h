@@ -27,6 +27,8 @@ class Description {
   void add(trace::TapeOperation operation);  // its results and what it wrote have been added
   void set_fate(const Value& value);
   void set_kept(const Value& value);  // nobody can recompute it
+  void set_held(const Value& value);  // unless it is a parameter, which never leaves
+  bool is_sketch() const { return is_sketch_; }
   void end_forward();
 
   std::size_t add_save(const Value& value);  // its place among the saves

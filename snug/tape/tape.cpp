@@ -89,6 +89,7 @@ void Tape::finish_forward() {
     for (const auto& [storage, value] : values_.alive())
       if (value->saves > 0 && value->fate != Fate::Keep)
         lent_.emplace_back(value, storage.getWeakStorageImpl());
+  describe_end();
   values_.clear();  // from here on saved tensors own what is left
   if (description_) description_->end_forward();
   const std::uint64_t may_go = bytes_to_go();
@@ -97,10 +98,19 @@ void Tape::finish_forward() {
   pass_->schedule.end_forward(in_pass_);
 }
 
+// What autograd did not make and somebody has, a frozen weight, a table, a batch, does not leave.
 bool Tape::is_to_go(const Value& value) const {
   if (value.fate != Fate::Offload || !value.is_kept() || !value.away() || value.bytes == 0) return false;
-  const bool is_held_for_good = value.is_leaf && !value.storage().unique();  // a frozen weight, a table
-  return !is_held_for_good;
+  return !value.is_leaf || value.storage().unique();
+}
+
+// A sketch says so of every such value: fates that it does not have may ask for it.
+void Tape::describe_end() {
+  if (!description_ || !description_->is_sketch()) return;
+  for (const auto& [storage, value] : values_.alive()) {
+    const std::size_t ours = value->is_kept() && value->storage().is_alias_of(storage) ? 2 : 1;
+    if (value->is_leaf && storage.use_count() > ours) description_->set_held(*value);
+  }
 }
 
 std::uint64_t Tape::bytes_to_go() const {

@@ -108,6 +108,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   void keep_what_others_hold();
   void is_not_dropped(const Value& value);  // after all, as was counted
   void finish_forward();
+  void describe_end();
   bool is_to_go(const Value& value) const;
   std::uint64_t bytes_to_go() const;
   void send_or_keep(const ValuePtr& value, std::uint64_t may_go);

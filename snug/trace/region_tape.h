@@ -20,6 +20,9 @@ struct TapeValue {
   std::uint64_t bytes = 0;
   Fate fate = Fate::Keep;  // in the run that was recorded
   bool parameter = false;  // or another leaf that wants a gradient: never counted as kept
+  // Of a sketch: no operator of this step's graph made it, and somebody had it when the forward ended, as a
+  // loop has its batch. It does not leave for the host.
+  bool held = false;
 
   bool operator==(const TapeValue&) const = default;
 };

@@ -7,6 +7,8 @@
 namespace snug::trace {
 namespace {
 
+constexpr std::uint64_t kHeld = 8;  // among a value's flags, above its fate
+
 // Every operation reads what earlier ones made or what came from outside, and makes what says so.
 bool is_in_order(const RegionTape& tape) {
   std::size_t made = 0;
@@ -37,7 +39,8 @@ std::string encode(const RegionTape& tape) {
     out.number(value.operation == TapeValue::kOutside ? 0 : value.operation + std::uint64_t{1});
     out.number(value.output);
     out.number(value.bytes);
-    out.number(static_cast<std::uint64_t>(value.fate) << 1 | (value.parameter ? 1 : 0));
+    out.number((value.held ? kHeld : 0) | static_cast<std::uint64_t>(value.fate) << 1 |
+               (value.parameter ? 1 : 0));
   }
   out.number(tape.operations.size());
   for (const TapeOperation& operation : tape.operations) {
@@ -68,7 +71,9 @@ std::optional<RegionTape> decode(std::string_view bytes) {
     value.operation = operation == 0 ? TapeValue::kOutside : static_cast<std::uint32_t>(operation - 1);
     value.output = static_cast<std::uint32_t>(in.number());
     value.bytes = in.number();
-    const std::uint64_t flags = in.number();
+    std::uint64_t flags = in.number();
+    value.held = (flags & kHeld) != 0;
+    flags &= ~kHeld;
     if (flags >> 1 > static_cast<std::uint64_t>(Fate::Offload)) return std::nullopt;
     value.fate = static_cast<Fate>(flags >> 1);
     value.parameter = (flags & 1) != 0;

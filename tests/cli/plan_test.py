@@ -1,5 +1,6 @@
 """snug plan: an answer for any budget, with or without the machine it is for."""
 import json
+import re
 
 from command import STEP, CommandTest
 
@@ -117,8 +118,10 @@ class Budgets(PlanTest):
             self.assertIn(part, out)
         self.assertIn("the plain step fits", self.succeeds("plan", *STEP))
         why = self.does_not_fit("plan", *STEP, "--budget", "1MiB")
-        for part in ("does not fit 1.0 MiB", "4.0 MiB", "3.0 MiB more", "what would help", "a shorter --seq-len"):
+        for part in ("does not fit 1.0 MiB", "4.0 MiB", "3.0 MiB more", "what would help", "a smaller model",
+                     "optimizer states alone"):
             self.assertIn(part, why)
+        self.assertNotIn("--seq-len", why)
 
 
 class Machines(PlanTest):
@@ -131,8 +134,7 @@ class Machines(PlanTest):
         self.assertEqual(document["missing_bytes"], document["predicted"]["peak_bytes"] - 6 * 2**30)
         self.assertEqual((document["states_on_host"], document["gradients_on_host"]), (100, 100))
         self.assertGreater(document["predicted"]["host_bytes"] / 8030261248, 12)  # bytes per parameter: exact AdamW in bf16
-        for part in ("does not fit 6.00 GiB", f"{document['missing_bytes'] / 2**30:.2f} GiB more", "what would help",
-                     "a shorter --seq-len"):
+        for part in ("does not fit 6.00 GiB", f"{document['missing_bytes'] / 2**30:.2f} GiB more", "what would help"):
             self.assertIn(part, result.stderr)
 
     def test_a_machine_has_a_budget_of_its_own(self):
@@ -147,6 +149,26 @@ class Machines(PlanTest):
         self.assertGreater(self.json("plan", *arguments)["predicted"]["host_bytes"], 4 * 2**20)
         limited = self.json("plan", *arguments, "--host-budget", "4MiB")["predicted"]["host_bytes"]
         self.assertLessEqual(limited, 4 * 2**20)
+
+    def test_what_does_not_fit_names_the_host_budget_if_that_is_why(self):
+        arguments = ("--model", "llama-1.3b", "--batch-size", 4, "--seq-len", 512, "--hardware", "h200", "--budget",
+                     "1GiB")
+        without = self.does_not_fit("plan", *arguments)
+        self.assertNotIn("--host-budget", without)
+        least = re.search(r"the leanest plan needs (\S+ GiB)", without).group(1)
+        limited = self.does_not_fit("plan", *arguments, "--host-budget", "1GiB")
+        self.assertRegex(limited, f"a larger --host-budget than 1.00 GiB: with .* GiB the least is {least}")
+        self.assertRegex(self.does_not_fit("plan", *arguments[:-1], "10GiB", "--host-budget", "1GiB"),
+                         "a larger --host-budget than 1.00 GiB: with .* GiB a plan takes")
+
+    def test_what_is_where_adds_up_when_states_wait_on_the_host(self):
+        why = self.does_not_fit("plan", "--model", "llama-1.3b", "--batch-size", 4, "--seq-len", 512, "--hardware",
+                                "h200", "--budget", "1GiB")
+        rows = {name.strip(): float(size) * {"GiB": 1024, "MiB": 1}[unit] for name, size, unit in
+                re.findall(r"^  (parameters|gradients|optimizer|the rest|on the host) *([\d.]+) (GiB|MiB)", why, re.M)}
+        least = 1024 * float(re.search(r"the leanest plan needs (\S+) GiB", why).group(1))
+        self.assertAlmostEqual(sum(size for name, size in rows.items() if name != "on the host"), least, delta=30)
+        self.assertGreater(rows["on the host"], rows.get("optimizer", 0))
 
     def test_a_faster_machine_is_faster(self):
         h200, l4 = (self.plan("--hardware", name)["plain"]["step_seconds"] for name in ("h200", "l4"))

@@ -53,6 +53,14 @@ TEST(Timeline, WhatIsKeptLivesUntilItIsReleased) {
   EXPECT_EQ(live(small_step(), {Fate::Keep, Fate::Keep, Fate::Keep}), (Bytes{100, 110, 130, 130, 115}));
 }
 
+TEST(Timeline, WhatSomebodyElseHoldsDoesNotLeave) {
+  Sketch sketch = small_step();
+  sketch.calls[0].tape.values[1].held = true;
+  const std::vector<Fate> all(3, Fate::Offload);
+  EXPECT_EQ(Timeline(small_step()).allowed(0, all)[1], Fate::Offload);
+  EXPECT_EQ(Timeline(sketch).allowed(0, all)[1], Fate::Keep);
+}
+
 TEST(Timeline, WhatIsRecomputedTakesItsOperationsMemoryWhenItIsAskedFor) {
   const std::vector<Fate> fates{Fate::Keep, Fate::Recompute, Fate::Keep};
   EXPECT_EQ(live(small_step(), fates), (std::vector<std::uint64_t>{100, 110, 130, 137, 115}));

@@ -53,7 +53,8 @@ TEST_F(TraceTest, TapesComeBackAmongTheEvents) {
                            .output = i % 3,
                            .bytes = std::uint64_t{1} << i % 60,
                            .fate = i % 2 ? Fate::Keep : Fate::Recompute,
-                           .parameter = i % 7 == 0});
+                           .parameter = i % 7 == 0,
+                           .held = i % 11 == 0});
     if (i > 0) {
       tape.operations.push_back({.name = "aten::op" + std::to_string(i),
                                  .replayable = i % 5 > 0,
