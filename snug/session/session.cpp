@@ -80,7 +80,7 @@ std::shared_ptr<host::Store> make_store(const SessionOptions& options) {
   const std::uint64_t bytes = options.predicted ? options.predicted->host_bytes
                               : options.plan    ? options.plan->predicted.host_bytes
                                                 : 0;
-  // A plan that was given knows nothing of what the queues of a link take.
+  // Beside a plan that was given: see open_store().
   const bool may_offload = !options.plan && options.hardware && options.hardware->to_host_rate > 0;
   if (bytes == 0 && (!may_offload || options.host_budget_bytes == 0)) return nullptr;
   if (options.host_budget_bytes == 0)
@@ -236,6 +236,21 @@ class Session::Impl {
     });
   }
 
+  // A plan that was given and offloads nothing knows nothing of what the queues of a link take: there is no
+  // store until a step is not as that plan says.
+  void open_store() try {
+    if (host_ || !could_offload()) return;
+    host_ = std::make_shared<host::Store>(
+        options_.device, host::StoreOptions{.budget_bytes = options_.host_budget_bytes.value_or(0)});
+    recording_->offload_to(host_);
+  } catch (const Error& error) {  // this machine cannot do it
+    options_.say(error.what());
+  }
+
+  bool could_offload() const {
+    return options_.hardware->to_host_rate > 0 && options_.host_budget_bytes != 0;
+  }
+
   // Behind an out-of-memory's first line.
   std::string what_would_fit(const memory::Refusal& refusal) const {
     if (stage_ == Stage::Watching) return "";
@@ -257,11 +272,10 @@ class Session::Impl {
                                   difference_->second)
                          : concat("This step needs more than the plan says, ", planned);
     }
-    const bool could_offload = options_.hardware->to_host_rate > 0 && options_.host_budget_bytes != 0;
     return concat("This step keeps nothing that can be recomputed",
-                  host_           ? ", and what comes into a region waits on the host"
-                  : could_offload ? "; what comes into a region it keeps, and another plan could offload it"
-                                  : "");
+                  host_             ? ", and what comes into a region waits on the host"
+                  : could_offload() ? "; what comes into a region it keeps, and the next step offloads it"
+                                    : "");
   }
 
   // After the first step. The next one may have an optimizer's states as well: twice as much as there is in
@@ -400,6 +414,7 @@ class Session::Impl {
 
   void sketch_the_next() {
     trace_.finish();  // a sketch takes its place
+    open_store();
     sketcher_.begin(*recording_, lean_fates(), /*offloads=*/host_ != nullptr);
     stage_ = Stage::Sketched;
   }
@@ -445,6 +460,7 @@ class Session::Impl {
                           " ran out of memory; the next ones recompute everything; a new plan follows"));
     if (stage_ == Stage::Sketched) sketcher_.abandon(*recording_);
     if (!candidates_.empty()) search_->end(sketched_.at(candidates_.back().model.get()).size.pass);
+    open_store();
     is_short_of_room_ = host_ != nullptr;
     recording_->use(lean_fates());
     stage_ = Stage::Recovering;

@@ -110,6 +110,12 @@ class Recording::Impl final : public hooks::OperatorListener,
     figures_->sketch = sketch;
   }
 
+  void offload_to(std::shared_ptr<host::Store> host) {
+    RecordingOptions options = *options_;
+    options.host = std::move(host);
+    options_ = std::make_shared<const RecordingOptions>(std::move(options));
+  }
+
   void end_step() {
     if (forward.rest) leave_tape();
     if (forward.tape) return;
@@ -254,7 +260,7 @@ class Recording::Impl final : public hooks::OperatorListener,
   static thread_local Impl* innermost;
 
   Fates fates_;
-  const std::shared_ptr<const RecordingOptions> options_;
+  std::shared_ptr<const RecordingOptions> options_;
   const std::shared_ptr<const ModelStorages> model_;
   std::shared_ptr<Figures> figures_ = std::make_shared<Figures>();
   Impl* outer_;
@@ -277,6 +283,10 @@ Recording::~Recording() = default;
 
 void Recording::use(Fates fates, SketchListener* sketch) {
   impl_->use(std::move(fates), sketch);
+}
+
+void Recording::offload_to(std::shared_ptr<host::Store> host) {
+  impl_->offload_to(std::move(host));
 }
 
 void Recording::end_step() {

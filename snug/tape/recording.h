@@ -79,6 +79,7 @@ class SNUG_API Recording {
 
   // Between steps, for regions that begin from now on.
   void use(Fates fates, SketchListener* sketch = nullptr);
+  void offload_to(std::shared_ptr<host::Store> host);  // the same
 
   // Passes, each a forward up to its backward, are counted from here on. take_tapes() and use() end a step
   // too.

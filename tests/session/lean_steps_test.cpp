@@ -47,11 +47,11 @@ plan::Hardware linked() {
   return hardware;
 }
 
-Step a_step(const std::string& name) {
-  return {.on_meta = [name](const Account&, const plan::Setting&) -> std::function<void()> {
+Step a_step(const std::string& name, std::int64_t rows = kRows) {
+  return {.on_meta = [name, rows](const Account&, const plan::Setting&) -> std::function<void()> {
     const auto net = std::make_shared<Net>(name, c10::kMeta);
-    return [net] {
-      net->step(kRows);
+    return [net, rows] {
+      net->step(rows);
       net->drop_gradients();
     };
   }};
@@ -142,6 +142,21 @@ TEST_F(LeanSteps, SketchedUnderAGivenPlanThatOffloads) {
   for (int i = 0; i < 4; ++i) EXPECT_EQ(step(session, net, kRows + 256), "") << i;
   EXPECT_EQ(session.plans_made(), 1) << said;
   EXPECT_TRUE(session.is_as_planned()) << said;
+}
+
+// It has no store at first. The first large step may run out: only then is it known that one is needed.
+TEST_F(LeanSteps, UnderAGivenPlanThatOffloadsNothing) {
+  SessionOptions given = options();
+  given.plan = plan_step(a_step(name, 512), {.budget_bytes = budget, .hardware = plan::preset("cpu")}).plan;
+  Net net(name);
+  Session session(net.weights, given);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(step(session, net, 512), "");
+  EXPECT_EQ(session.measured().host_bytes, 0u);
+  step(session, net, kRows);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step(session, net, kRows), "") << said;
+  EXPECT_TRUE(session.is_as_planned()) << said;
+  EXPECT_GT(session.plan()->predicted.host_bytes, 0u);
+  EXPECT_LE(session.measured().budget_use, budget);
 }
 
 TEST_F(LeanSteps, LargerOnesAfterSmallOnesWithPlentyOfRoom) {
