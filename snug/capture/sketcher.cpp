@@ -49,8 +49,7 @@ Sketcher::~Sketcher() {
   if (moments_) tracker_.send_to(nullptr);
 }
 
-void Sketcher::begin(tape::Recording& recording, tape::Fates fates, bool offloads) {
-  offloads_ = offloads;
+void Sketcher::begin(tape::Recording& recording, tape::Fates fates) {
   recording.take_tapes();
   places_.clear();
   moments_ = std::make_unique<SketchedMoments>();
@@ -78,7 +77,7 @@ void Sketcher::abandon(tape::Recording& recording) {
   moments_.reset();
 }
 
-Sketch Sketcher::finish(tape::Recording& recording) {
+Sketch Sketcher::finish(tape::Recording& recording, bool inputs_may_leave) {
   recording.use(tape::Fates::recompute());
   tracker_.send_to(nullptr);
   const auto moments = std::exchange(moments_, nullptr);
@@ -94,7 +93,7 @@ Sketch Sketcher::finish(tape::Recording& recording) {
           "a sketch needs whole steps: the graph of a region is still there after the step");
     moments->sketch.calls.push_back(make_call(*moments, number, std::move(tape->second)));
   }
-  if (offloads_) let_go_of_inputs(moments->sketch);
+  if (inputs_may_leave) let_go_of_inputs(moments->sketch);
   return std::move(moments->sketch);
 }
 

@@ -38,13 +38,13 @@ class SNUG_API Sketcher final : public hooks::OperatorListener, public tape::Ske
 
   // Between steps. The recording is younger than the listener's guard. `fates`: on a real device, which keep
   // nothing; what comes into a region may wait on the host.
-  // `offloads`: these fates send what comes into a region to the host.
-  void begin(tape::Recording& recording, tape::Fates fates = tape::Fates::recompute(), bool offloads = false);
+  void begin(tape::Recording& recording, tape::Fates fates = tape::Fates::recompute());
   // What happens in between is not part of it; what it leaves was there before the step.
   void pause(tape::Recording& recording);
   void go_on(tape::Recording& recording);
   // Throws Error if the graph of a region is still there. The recording has all fates Recompute afterwards.
-  trace::Sketch finish(tape::Recording& recording);
+  // `inputs_may_leave`: plans may send to the host what these fates sent there.
+  trace::Sketch finish(tape::Recording& recording, bool inputs_may_leave = false);
   // Instead: what was sketched so far is of no use.
   void abandon(tape::Recording& recording);
   // Of what the finished step left: the tracker's block, and the sketch's.
@@ -73,7 +73,6 @@ class SNUG_API Sketcher final : public hooks::OperatorListener, public tape::Ske
 
   memory::Tracker& tracker_;
   const bool stand_ins_;
-  bool offloads_ = false;
   std::unique_ptr<SketchedMoments> moments_;  // while it sketches
   std::mutex mutex_;  // of moments_->sketch.operators and places_: a backward may run on several threads
   std::map<std::uint64_t, Places> places_;  // by tape

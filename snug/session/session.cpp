@@ -278,8 +278,7 @@ class Session::Impl {
                                     : "");
   }
 
-  // After the first step. The next one may have an optimizer's states as well: twice as much as there is in
-  // parameters.
+  // The next step may have an optimizer's states as well: twice as much as there is in parameters.
   bool needs_most_of_the_room() {
     if (!host_) return false;
     constexpr double kPlenty = 0.7;
@@ -415,12 +414,13 @@ class Session::Impl {
   void sketch_the_next() {
     trace_.finish();  // a sketch takes its place
     open_store();
-    sketcher_.begin(*recording_, lean_fates(), /*offloads=*/host_ != nullptr);
+    sketcher_.begin(*recording_, lean_fates());
     stage_ = Stage::Sketched;
   }
 
   void plan_from_sketch() try {
-    trace::Sketch sketch = sketcher_.finish(*recording_);
+    // Where there is plenty of room nothing has to move: that is slower.
+    trace::Sketch sketch = sketcher_.finish(*recording_, is_short_of_room_ || needs_most_of_the_room());
     std::erase_if(sketch.calls, [](const auto& call) { return call.nodes.empty(); });
     if (sketch.calls.empty()) return wait_for_a_backward();
     idle_steps_ = 0;

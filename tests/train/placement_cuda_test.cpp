@@ -41,28 +41,27 @@ std::vector<double> losses_of(const TrainConfig& config) {
 TEST(PlacementOnCuda, TwentyStepsHaveTheBitsOfTheDevice) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: placements were not trained with";
   const Deterministic deterministic(c10::kCUDA);
-  for (const Precision precision : {Precision::Bf16, Precision::Fp16, Precision::Fp32})
-    for (const std::int64_t micro_batch : {4, 2})
-      for (const double clip : {1.0, 0.0}) {
-        TrainConfig config = small_llama();
-        config.precision = precision;
-        config.micro_batch = micro_batch;
-        config.optimizer.clip = clip;
-        config.recompute = micro_batch == 2 ? Recompute::Block : Recompute::None;
-        SCOPED_TRACE(to_json(config).dump());
-        const std::vector<double> plain = losses_of(config);
-        ASSERT_EQ(losses_of(config), plain) << "a run is not repeated to the bit";
-        for (const auto update : {optim::UpdateTime::InStep, optim::UpdateTime::BeforeForward})
-          for (const auto& [states, gradients, weights] :
-               {std::tuple(60, 0, 0), {100, 0, 0}, {100, 100, 0}, {0, 50, 50}, {100, 100, 100}}) {
-            config.update = update;
-            config.states_on_host = states;
-            config.gradients_on_host = gradients;
-            config.weights_on_host = weights;
-            EXPECT_EQ(losses_of(config), plain)
-                << states << " " << gradients << " " << weights << " " << name(update);
-          }
-      }
+  for (const Precision precision : {Precision::Bf16, Precision::Fp16})
+    for (const std::int64_t micro_batch : {4, 2}) {
+      TrainConfig config = small_llama();
+      config.precision = precision;
+      config.micro_batch = micro_batch;
+      config.optimizer.clip = micro_batch == 4 ? 1 : 0;
+      config.recompute = micro_batch == 2 ? Recompute::Block : Recompute::None;
+      SCOPED_TRACE(to_json(config).dump());
+      const std::vector<double> plain = losses_of(config);
+      ASSERT_EQ(losses_of(config), plain) << "a run is not repeated to the bit";
+      for (const auto update : {optim::UpdateTime::InStep, optim::UpdateTime::BeforeForward})
+        for (const auto& [states, gradients, weights] :
+             {std::tuple(60, 0, 0), {0, 50, 50}, {100, 100, 100}}) {
+          config.update = update;
+          config.states_on_host = states;
+          config.gradients_on_host = gradients;
+          config.weights_on_host = weights;
+          EXPECT_EQ(losses_of(config), plain)
+              << states << " " << gradients << " " << weights << " " << name(update);
+        }
+    }
 }
 
 }  // namespace
