@@ -1,7 +1,9 @@
 #include "snug/optim/host_gradient.h"
 
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/util/Exception.h>
 
 #include <utility>
 
@@ -10,6 +12,10 @@
 namespace snug::optim {
 
 namespace {
+
+std::int64_t version_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->version_counter().current_version();
+}
 
 at::Tensor stand_in(const at::Tensor& parameter, at::ScalarType dtype, const std::string& region) {
   at::Tensor away = at::empty({0}, parameter.options().dtype(dtype).requires_grad(false));
@@ -30,6 +36,14 @@ HostGradient::HostGradient(const at::Tensor& parameter, at::Tensor host, host::L
       link_(link),
       away_(stand_in(parameter, host_.scalar_type(), region)) {}
 
+HostGradient::~HostGradient() {
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    TORCH_WARN("a copy of a gradient failed: ", error.what());
+  }
+}
+
 // Whoever cleared grad() meanwhile, or put another there, has done away with it.
 bool HostGradient::has_sum() const {
   const at::Tensor parameter = parameter_.lock();
@@ -46,7 +60,7 @@ void HostGradient::fetch() {
 
 void HostGradient::use() {
   fetch();
-  if (const auto copy = std::exchange(fetched_, nullptr)) copy->wait();
+  if (here_.defined() && !is_sent_ && fetched_) fetched_->wait();
   if (!is_sent_ && has_sum()) parameter_.lock().mutable_grad() = here_;
   here_.reset();
   is_sent_ = false;
@@ -61,6 +75,7 @@ bool HostGradient::send() {
     return false;
   here_ = gradient;
   is_sent_ = true;
+  sent_version_ = version_of(here_);
   if (link_)
     sent_ = link_->copy_to_host(here_.const_data_ptr(), host_.mutable_data_ptr(), here_.nbytes(), nullptr);
   return true;
@@ -68,6 +83,10 @@ bool HostGradient::send() {
 
 void HostGradient::leave() {
   if (!is_sent_) return;
+  if (version_of(here_) != sent_version_) {
+    norm_ = at::_foreach_norm({here_}, 2, at::kFloat)[0];
+    if (!send()) return;  // somebody made it another kind of tensor, which stays
+  }
   if (sent_) sent_->wait();
   const at::Tensor parameter = parameter_.lock();
   if (parameter.defined() && parameter.grad().is_same(here_)) parameter.mutable_grad() = away_;
@@ -76,7 +95,15 @@ void HostGradient::leave() {
 }
 
 void HostGradient::finish() {
+  if (fetched_) fetched_->finish();
   if (sent_) sent_->finish();
+}
+
+// Whoever was given the sum on the host may have changed it: then there is none.
+at::Tensor HostGradient::norm() const {
+  if (norm_.defined()) return norm_;
+  const auto scalar = at::TensorOptions(away_.device()).dtype(at::kFloat);
+  return link_ ? at::_foreach_norm({host_}, 2, at::kFloat)[0].to(scalar) : at::empty({}, scalar);
 }
 
 void HostGradient::forget() {

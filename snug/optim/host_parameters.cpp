@@ -63,6 +63,8 @@ void HostParameters::add(std::string_view name, at::TensorList parameters) {
   for (const at::Tensor& parameter : parameters) {
     check(parameter.device() == device_, "parameters of region \"", name, "\" are on ", parameter.device(),
           ", expected ", device_);
+    check(!has_weight(parameter) && !has_gradient(parameter), "a parameter of region \"", name,
+          "\" was given twice");
     if (parameter.numel() < kFewElements) continue;
     if (is_chosen(shares_.gradients, place) && parameter.requires_grad())
       take_gradient(regions_.back(), parameter);
@@ -71,7 +73,6 @@ void HostParameters::add(std::string_view name, at::TensorList parameters) {
 }
 
 void HostParameters::take_weight(Region& region, const at::Tensor& parameter) {
-  check(!has_weight(parameter), "a parameter of region \"", region.load.region, "\" was given twice");
   const at::Tensor host = host_zeros(store_, parameter.sizes(), parameter.scalar_type());
   if (store_) host.copy_(parameter);
   host::Link* const link = store_ ? &store_->link() : nullptr;
@@ -106,13 +107,16 @@ std::vector<HostParameters::Load> HostParameters::loads() const {
 }
 
 at::Tensor HostParameters::weight(const at::Tensor& parameter) const {
+  const std::lock_guard lock(mutex_);
   HostWeight* const weight = find(weights_, parameter);
   if (!weight) return parameter;
-  if (const host::CopyPtr& written = weight->written()) written->finish();
+  weight->drop();  // it may be written to
+  weight->finish();
   return weight->host();
 }
 
 void HostParameters::write(const at::Tensor& parameter, const std::function<void()>& fill) {
+  const std::lock_guard lock(mutex_);
   HostWeight* const weight = find(weights_, parameter);
   weight ? weight->write(fill) : fill();
 }
@@ -128,8 +132,9 @@ void HostParameters::finish_gradients() {
   const std::lock_guard lock(mutex_);
   for (Region& region : regions_)
     for (const auto& gradient : region.gradients) {
-      gradient->finish();
       gradient->leave();
+      gradient->finish();
+      gradient->set_norm({});  // whoever reads them may write
     }
 }
 
@@ -138,6 +143,7 @@ at::Tensor HostParameters::gradient_norm(const at::Tensor& parameter) const {
 }
 
 void HostParameters::forget_gradient(const at::Tensor& parameter) {
+  const std::lock_guard lock(mutex_);
   if (HostGradient* const gradient = find(gradients_, parameter)) gradient->forget();
 }
 
@@ -163,9 +169,21 @@ std::size_t HostParameters::place_of(hooks::RegionId id) const {
   return found == regions_.end() ? kNowhere : static_cast<std::size_t>(found - regions_.begin());
 }
 
+void HostParameters::set_before_fetch(const void* owner, std::function<void(hooks::RegionId)> tell) {
+  const std::lock_guard lock(mutex_);
+  if (tell)
+    before_fetch_[owner] = std::move(tell);
+  else
+    before_fetch_.erase(owner);
+}
+
+void HostParameters::note_update(const at::Tensor& parameter) {
+  if (HostWeight* const weight = find(weights_, parameter)) weight->note_update();
+}
+
 void HostParameters::fetch_weights(std::size_t place) {
-  if (place >= regions_.size() || regions_[place].weights.empty()) return;
-  if (before_fetch_) before_fetch_(regions_[place].id);
+  if (place >= regions_.size()) return;
+  for (const auto& [owner, tell] : before_fetch_) tell(regions_[place].id);
   for (const auto& weight : regions_[place].weights) weight->fetch();
 }
 

@@ -12,7 +12,8 @@
 // and given back at these points of the program, by torch's allocator, on the stream that computes.
 //
 // What is away throws if somebody asks for its contents, and names its region. A grad() that somebody else
-// clears meanwhile is gone, as it should be.
+// clears meanwhile is gone, as it should be; what somebody writes to a weight or adds to a gradient while it
+// is on the device goes to the host with it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -50,7 +51,8 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
  public:
   // On Meta there is no store: nothing is copied.
   HostParameters(c10::Device device, std::shared_ptr<host::Store> store, const HostShares& shares);
-  ~HostParameters() override;  // brings back the weights of parameters that are still used
+  // Brings back the weights of parameters that are still used; gradients that are on the host go with it.
+  ~HostParameters() override;
 
   // The parameters of the next region in the order of the forward, or more of the last one's; none if they
   // are to stay, as those must that several regions read. Small ones stay anyway.
@@ -82,8 +84,9 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   at::Tensor home_of_weight(const at::Tensor& parameter) const;
   at::Tensor home_of_gradient(const at::Tensor& parameter) const;
   host::CopyPtr* last_written(const at::Tensor& parameter) const;  // the last copy to home_of_weight()
-  // Told before the weights of a region are fetched.
-  void set_before_fetch(std::function<void(hooks::RegionId)> tell) { before_fetch_ = std::move(tell); }
+  // Told before a region's weights are fetched; an empty one tells its owner no more.
+  void set_before_fetch(const void* owner, std::function<void(hooks::RegionId)> tell);
+  void note_update(const at::Tensor& parameter);  // of a weight on the host: autograd's check of versions
 
  private:
   struct Region {
@@ -115,7 +118,7 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   std::unordered_map<const c10::TensorImpl*, HostWeight*> weights_;
   std::unordered_map<const c10::TensorImpl*, HostGradient*> gradients_;
   std::uint64_t bytes_ = 0;
-  std::function<void(hooks::RegionId)> before_fetch_;
+  std::unordered_map<const void*, std::function<void(hooks::RegionId)>> before_fetch_;  // by owner
   hooks::RegionListenerGuard guard_{*this};
 };
 

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -14,24 +15,32 @@
 namespace snug::optim {
 
 // The parameter's own storage is emptied and filled again, so that its views, which autograd may have saved,
-// see what it sees. While it is away the parameter itself has another, which throws.
+// see what it sees. Until its contents are there the parameter itself has another, which throws. (A view or a
+// detached alias that somebody kept has the emptied one: a null pointer.)
 class HostWeight {
  public:
   // Empties it. `link`: null on Meta, where nothing is copied.
   HostWeight(const at::Tensor& parameter, at::Tensor host, host::Link* link, const std::string& region);
 
-  void fetch();                                   // memory is taken and a copy asked for, unless it is here
-  void use();                                     // the device waits for that copy
-  void drop();                                    // its memory goes; what was written to it is lost
+  ~HostWeight();                           // waits for copies that are under way
+  HostWeight(const HostWeight&) = delete;  // copies point into it
+  HostWeight& operator=(const HostWeight&) = delete;
+
+  void fetch();  // memory is taken and a copy asked for, unless it is here
+  void use();    // the parameter has it, and the device waits for that copy
+  void drop();   // its memory goes; what somebody wrote to the parameter goes to the host
   void write(const std::function<void()>& fill);  // on the device, then to the host
+  void finish();                                  // the host waits: it may read and write host()
   void bring_back() noexcept;                     // for good, if the parameter is still used
+  void note_update();                             // as every operator that writes does
 
   const at::Tensor& host() const { return host_; }
   host::CopyPtr& written() { return written_; }  // the last copy to the host
 
  private:
   void take_memory();
-  bool is_here() const { return is_here_; }
+  void send();
+  std::int64_t version() const;  // of the parameter
 
   const WeakTensor parameter_;
   const at::Tensor host_;
@@ -39,7 +48,8 @@ class HostWeight {
   c10::Storage contents_;  // without memory while it is away
   const c10::Storage away_;
   const std::uint64_t bytes_;
-  bool is_here_ = false;
+  bool is_here_ = false, is_fetched_ = false;  // is_fetched_: nobody waited for the copy yet
+  std::int64_t version_ = 0;                   // of the parameter, when it got its contents
   host::CopyPtr fetched_, written_;
 };
 

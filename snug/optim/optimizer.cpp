@@ -95,7 +95,8 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master maste
   make_buffers();
   if (placement.update == UpdateTime::InStep) return;
   deferred_ = std::make_unique<Deferred>(host_->stream_beside());
-  if (there_) there_->set_before_fetch([this](hooks::RegionId region) { deferred_->ask_for_region(region); });
+  if (there_)
+    there_->set_before_fetch(this, [this](hooks::RegionId region) { deferred_->ask_for_region(region); });
 }
 
 // A gradient that may be on the host need not be.
@@ -111,7 +112,7 @@ void Optimizer::make_buffers() {
 }
 
 Optimizer::~Optimizer() {
-  if (there_) there_->set_before_fetch(nullptr);
+  if (there_) there_->set_before_fetch(this, nullptr);
   if (deferred_ && deferred_->is_waiting())
     TORCH_WARN("updates that were deferred are lost: the destructor of this optimizer does not call end()");
 }
@@ -204,7 +205,10 @@ void Optimizer::count_step(const std::vector<std::size_t>&, const ops::UpdateCon
 
 void Optimizer::begin_update(const std::vector<Pending>& which, const ops::UpdateControl& control) {
   std::vector<std::size_t> numbers;
-  for (const Pending& update : which) numbers.push_back(update.number);
+  for (const Pending& update : which) {
+    numbers.push_back(update.number);
+    if (there_) there_->note_update(parameters_[update.number]);
+  }
   count_step(numbers, control);
 }
 

@@ -335,8 +335,8 @@ Choice StepModel::measure(std::size_t number, const std::vector<Profile>& profil
     for (const std::uint32_t operation : profile.operations)
       choice.backward_seconds += operator_seconds_[sketch_->calls[call].operators[operation]];
   }
-  // What it sends has to wait for what streams. (Said of the backward, where nobody takes it for time that
-  // hides a copy to the host.)
+  // What it sends shares the link with what streams. (Said of the backward, where nobody takes it for time
+  // that hides a copy to the host.)
   if (choice.offloaded_bytes > 0)
     choice.backward_seconds +=
         link_is_taken_ * static_cast<double>(choice.offloaded_bytes) / links_.to_host_rate;

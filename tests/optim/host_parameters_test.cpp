@@ -155,6 +155,92 @@ TEST_F(HostParametersTest, WhenTheyGoTheWeightsAreBack) {
   }();  // the parameters went first
 }
 
+// A penalty on the weights, made before the forward: its gradient comes when the weight's own has been sent.
+TEST_F(HostParametersTest, WhatIsAddedToAGradientAfterItWasSentIsNotLost) {
+  const auto train = [](ThereNet& some, Optimizer& optimizer) {
+    for (int step = 0; step < 2; ++step) {
+      for (int k = 0; k < 2; ++k) {
+        at::Tensor x = at::ones({2, ThereNet::kWidth});
+        const at::Tensor penalty = some.layers[0]->weight.abs().sum();
+        (some.forward(x).sum() + penalty).backward();
+      }
+      some.layers[0]->weight.mutable_grad().mul_(0.5);
+      clipped_step(optimizer);
+    }
+  };
+  ThereNet plain(3);
+  AdamW here(plain.parameters(), {.lr = 1e-2});
+  train(plain, here);
+  ThereNet net(3);
+  const auto optimizer = optimizer_of(net, store_, send_away(net, store_, {0, 1}));
+  train(net, *optimizer);
+  expect_same_weights(*optimizer, plain);
+}
+
+TEST_F(HostParametersTest, WhatIsWrittenToAWeightIsNotLost) {
+  const auto train = [](ThereNet& some, Optimizer& optimizer) {
+    const at::Tensor x = at::ones({2, ThereNet::kWidth});
+    some.pass(0);
+    optimizer.zero_grad();
+    const at::NoGradGuard no_grad;
+    optimizer.weight(0).mul_(0.5);  // between passes, through the optimizer
+    for (std::size_t i = 0; i < some.layers.size(); ++i) {
+      const hooks::RegionScope scope(ThereNet::region(i));
+      some.layers[i]->weight.clamp_(-0.01, 0.01);  // in its region
+    }
+    return some.forward(x);
+  };
+  ThereNet plain(3);
+  AdamW here(plain.parameters(), {.lr = 1e-2});
+  const at::Tensor expected = train(plain, here);
+  ThereNet net(3);
+  const auto optimizer = optimizer_of(net, store_, send_away(net, store_));
+  EXPECT_TRUE(at::equal(train(net, *optimizer), expected));
+  expect_same_weights(*optimizer, plain);
+}
+
+TEST_F(HostParametersTest, AGraphThatIsOlderThanAnUpdateIsRefusedAsEver) {
+  ThereNet net(2);
+  const auto optimizer = optimizer_of(net, store_, send_away(net, store_));
+  net.pass(0);
+  const at::Tensor loss = net.forward(at::ones({2, ThereNet::kWidth}).requires_grad_()).sum();
+  optimizer->step();
+  EXPECT_NE(message_of<c10::Error>([&] { loss.backward(); }).find("modified by an inplace operation"),
+            std::string::npos);
+}
+
+TEST_F(HostParametersTest, ASecondOptimizerDoesNotSilenceTheFirst) {
+  const auto train = [](ThereNet& some, Optimizer& optimizer) {
+    some.pass(0);
+    clipped_step(optimizer);
+    at::Tensor x = at::ones({2, ThereNet::kWidth});
+    const at::NoGradGuard no_grad;
+    for (const std::size_t i : {4, 5, 3}) {  // far from where updates are asked for first
+      const hooks::RegionScope scope(ThereNet::region(i));
+      x = some.layers[i]->forward(x);
+    }
+    return x;
+  };
+  ThereNet plain(6);
+  AdamW here(plain.parameters(), {.lr = 1e-2});
+  const at::Tensor expected = train(plain, here);
+  ThereNet net(6);
+  const auto there = send_away(net, store_);
+  auto optimizer = optimizer_of(net, store_, there, UpdateTime::BeforeForward);
+  optimizer =
+      optimizer_of(net, store_, there, UpdateTime::BeforeForward);  // the old one goes after the new came
+  EXPECT_TRUE(at::equal(train(net, *optimizer), expected));
+}
+
+TEST_F(HostParametersTest, TheNormIsThatOfGradientsAsSomebodyLeftThem) {
+  ThereNet net(3);
+  const auto optimizer = optimizer_of(net, store_, send_away(net, store_));
+  net.pass(0);
+  const double before = optimizer->gradient_norm().item<double>();
+  for (at::Tensor& gradient : optimizer->gradients()) gradient.div_(4);
+  EXPECT_NEAR(optimizer->gradient_norm().item<double>(), before / 4, 1e-4 * before);
+}
+
 TEST_F(HostParametersTest, BadInputIsNamed) {
   ThereNet net(2);
   EXPECT_NE(message_of<Error>([&] {

@@ -37,6 +37,8 @@ TrainConfig config_of(const Pair& pair) {
   config.batch_size = config.micro_batch = pair.batch;
   config.seq_len = pair.tokens;
   config.steps = 4;
+  // What waits for the next forward lies between activations: where, depends on what else a loop allocates.
+  config.update = optim::UpdateTime::InStep;
   return config;
 }
 
