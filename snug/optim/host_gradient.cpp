@@ -108,6 +108,8 @@ at::Tensor HostGradient::norm() const {
 
 void HostGradient::forget() {
   leave();
+  if (here_.defined() && fetched_) fetched_->wait();  // no backward used it
+  here_.reset();
   norm_.reset();
   const at::Tensor parameter = parameter_.lock();
   if (parameter.defined() && parameter.grad().is_same(away_)) parameter.mutable_grad().reset();
