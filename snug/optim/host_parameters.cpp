@@ -23,10 +23,6 @@ bool is_chosen(double share, std::size_t place) {
   return std::floor((before + 1) * share + 1e-9) > std::floor(before * share + 1e-9);
 }
 
-void check_share(double share, const char* what) {
-  check(share >= 0 && share <= 1, "the share of ", what, " on the host must be between 0 and 1, got ", share);
-}
-
 template <class Map>
 auto* find(const Map& map, const at::Tensor& parameter) {
   const auto found = map.find(parameter.unsafeGetTensorImpl());
@@ -38,8 +34,8 @@ auto* find(const Map& map, const at::Tensor& parameter) {
 HostParameters::HostParameters(c10::Device device, std::shared_ptr<host::Store> store,
                                const HostShares& shares)
     : device_(hooks::with_index(device)), store_(std::move(store)), shares_(shares) {
-  check_share(shares.weights, "weights");
-  check_share(shares.gradients, "gradients");
+  check_share_on_host(shares.weights, "weights");
+  check_share_on_host(shares.gradients, "gradients");
   check_store(store_, device_);
 }
 

@@ -1,8 +1,10 @@
 // Weights and gradients that are on the host while their region does not run.
 //
-//   const auto there = std::make_shared<HostParameters>(device, store, HostShares{.weights = 1, .gradients =
-//   1}); for (...) there->add("layers.3", layer->parameters());        // in the order of the forward AdamW
-//   optimizer(model->parameters(), {.placement = {.on_host = 1, .store = store, .parameters = there}});
+//   const HostShares all{.weights = 1, .gradients = 1};
+//   const auto there = std::make_shared<HostParameters>(device, store, all);
+//   for (...) there->add("layers.3", layer->parameters());                  // in the order of the forward
+//   const Placement placement{.on_host = 1, .store = store, .parameters = there};
+//   AdamW optimizer(model->parameters(), {.placement = placement});
 //
 // Note [When parameters are there]
 // A weight comes when the region before its own begins, in the order of the pass, and goes when its own ends:

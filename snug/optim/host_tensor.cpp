@@ -29,6 +29,10 @@ std::uint64_t host_bytes(const at::Tensor& tensor) {
   return (tensor.nbytes() + host::kPieceBytes - 1) / host::kPieceBytes * host::kPieceBytes;
 }
 
+void check_share_on_host(double share, const char* what) {
+  check(share >= 0 && share <= 1, "the share of ", what, " on the host must be between 0 and 1, got ", share);
+}
+
 void check_store(const std::shared_ptr<host::Store>& store, c10::Device device) {
   check(store || device.is_meta(), "what waits on the host needs a store of host memory: none was given");
   if (store && store->device() != device)

@@ -18,6 +18,9 @@ inline constexpr std::int64_t kFewElements = 16 * 1024;
 at::Tensor host_zeros(const std::shared_ptr<host::Store>& store, at::IntArrayRef sizes, at::ScalarType dtype);
 std::uint64_t host_bytes(const at::Tensor& tensor);  // that such a tensor takes of the store
 
+// Throws Error unless it is between 0 and 1.
+void check_share_on_host(double share, const char* what);
+
 // Throws Error unless there is a store of this device, or the device is Meta.
 void check_store(const std::shared_ptr<host::Store>& store, c10::Device device);
 

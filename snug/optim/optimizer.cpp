@@ -83,8 +83,7 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master maste
       lr_(lr) {
   check_parameters(parameters_);
   check_not_negative(lr, "lr");
-  check(placement.on_host >= 0 && placement.on_host <= 1,
-        "the share of states on the host must be between 0 and 1, got ", placement.on_host);
+  check_share_on_host(placement.on_host, "states");
   at::NoGradGuard no_grad;
   states_.resize(parameters_.size());
   is_hosted_ = choose_hosted(placement.on_host);
