@@ -2,12 +2,14 @@
 
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <torch/version.h>
 
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <optional>
 #include <utility>
 
+#include "cli/output.h"
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/base/parse.h"
@@ -38,7 +40,51 @@ void parse_named(const std::string& name, const std::vector<std::string>& values
   }
 }
 
+void check_verb(const CLI::App& app, const std::string& first, const std::string& verbs) {
+  const auto named = app.get_subcommands([&](const CLI::App* verb) { return verb->get_name() == first; });
+  check(first.starts_with("-") || !named.empty(), "unknown verb \"", first, "\": expected ", verbs);
+}
+
+// Throws Error with CLI11's complaint in one line.
+[[noreturn]] void refuse(const CLI::App& app, const CLI::ParseError& error) {
+  const std::string what = error.what();
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    if (const auto flag = what.find(" was given a disallowed flag override"); flag != std::string::npos)
+      fail("--", what.substr(0, flag), " takes no value");
+    fail(what.substr(0, what.find(':')), " needs a value");
+  }
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    fail("unknown option or argument \"", app.remaining(true).front(), "\"; 'snug ",
+         app.get_subcommands().front()->get_name(), " --help' lists what there is");
+  }
+  fail(what);
+}
+
 }  // namespace
+
+void parse_command(int argc, char** argv, const std::string& verbs,
+                   std::initializer_list<void (*)(CLI::App&)> add_verbs) {
+  CLI::App app("Makes a training step fit the memory you have, and proves it.\n", "snug");
+  app.set_version_flag("--version", "snug " SNUG_VERSION ", torch " TORCH_VERSION);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(36);
+  app.get_formatter()->label("SUBCOMMAND", "VERB");
+  app.footer("'snug VERB --help' shows the options of a verb, and examples.");
+  for (const auto add : add_verbs) add(app);
+  for (CLI::App* verb : app.get_subcommands({})) verb->group("Verbs");
+
+  if (argc > 1) check_verb(app, argv[1], verbs);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForVersion& version) {
+    print(std::string(version.what()) + "\n");
+  } catch (const CLI::Success&) {
+    print(app.help());
+  } catch (const CLI::ParseError& error) {
+    check(!app.get_subcommands().empty(), "expected a verb: ", verbs, "; 'snug --help' says what each does");
+    refuse(app, error);
+  }
+}
 
 CLI::App& add_verb(CLI::App& snug, const std::string& name, const std::string& help,
                    const std::string& examples, std::function<void()> run) {

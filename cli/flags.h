@@ -1,11 +1,12 @@
 // Verbs and their options, read strictly: whatever is wrong with a value is an Error of one line that names
-// it. CLI11 is behind these functions: a file that includes it takes three times as long to compile.
+// it. CLI11 is in flags.cpp alone: a file that includes it takes three times as long to compile.
 #pragma once
 
 #include <c10/core/Device.h>
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <string>
 
@@ -18,6 +19,10 @@ namespace snug::cli {
 constexpr std::int64_t kMostCount = std::int64_t{1} << 62;           // exact as a double too
 constexpr std::int64_t kMostSequences = 1'000'000'000;               // sizes of tensors stay below 2^63
 constexpr double kLargestFloat = std::numeric_limits<float>::max();  // what kernels compute with
+
+// Reads the command line and runs its verb. `verbs`: their names, as errors list them.
+void parse_command(int argc, char** argv, const std::string& verbs,
+                   std::initializer_list<void (*)(CLI::App&)> add_verbs);
 
 // `examples` end its --help. `run` is called when the verb was given and all of its options were read.
 CLI::App& add_verb(CLI::App& snug, const std::string& name, const std::string& help,

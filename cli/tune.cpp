@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "cli/exit_status.h"
 #include "cli/flags.h"
@@ -13,7 +14,6 @@
 #include "cli/verbs.h"
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
-#include "snug/plan/hardware.h"
 #include "snug/train/planning.h"
 #include "snug/train/trainer.h"
 
@@ -32,30 +32,23 @@ struct Flags {
   bool json = false;
 };
 
-// Memory rises with the micro-batch: the first that fits, from the largest down.
-std::uint64_t take_largest(train::TrainConfig& config, const plan::Hardware& hardware, std::uint64_t budget) {
-  std::uint64_t predicted = 0;
-  for (std::int64_t micro = config.batch_size; micro >= 1; --micro) {
-    if (config.batch_size % micro != 0) continue;
-    config.micro_batch = micro;
-    const Prediction step = train::predict(
-        config, {.device_bytes = hardware.memory_bytes, .outside_bytes = hardware.outside_bytes});
-    predicted = step.least_budget();
-    if (predicted <= budget) return predicted;
-  }
-  throw AnswerIsNo(
-      fmt::format("not even one sequence per forward fits {}: it needs {}, {} more; 'snug plan' says what "
-                  "else would help",
-                  format_bytes(budget), format_bytes(predicted), format_bytes(predicted - budget)));
-}
-
 void run(const Flags& flags) {
   check(flags.budget.has_value(), "snug tune needs --budget: how much memory is there?");
   check(!flags.training.micro_batch && !flags.training.accumulation,
         "snug tune finds the micro-batch: leave out --micro-batch and --accumulation");
   train::TrainConfig config = training_config(flags.training);
   const ChosenHardware chosen = choose_hardware("", config.device);
-  const std::uint64_t predicted = take_largest(config, chosen.hardware, *flags.budget);
+  const Tuned tuned = train::tune(config, *flags.budget,
+                                  {.device_bytes = chosen.hardware.memory_bytes,
+                                   .outside_bytes = chosen.hardware.outside_bytes});
+  const std::uint64_t predicted = tuned.predicted.least_budget();
+  if (!tuned.fits)
+    throw AnswerIsNo(
+        fmt::format("not even one sequence per forward fits {}: it needs {}, {} more; 'snug plan' says what "
+                    "else would help",
+                    format_bytes(*flags.budget), format_bytes(predicted),
+                    format_bytes(predicted - *flags.budget)));
+  config = train::at_setting(std::move(config), tuned.setting);
   config.budget_bytes = flags.budget;
   config.steps = 1;
   const train::TrainResult result = train::train(config);  // the proof

@@ -1,14 +1,12 @@
-// What a user calls, in the order in which a step passes through it. Everything else has a header of its own.
+// The dozen headers that a user calls, in the order in which a step passes through them. Everything else has a
+// header of its own.
 #pragma once
 
 #include "snug/base/bytes.h"             // 12_GiB, format_bytes()
-#include "snug/base/error.h"             // what is thrown
 #include "snug/tape/region.h"            // names a part of the forward
 #include "snug/tape/checkpoint.h"        // recomputes one
 #include "snug/tape/save_on_host.h"      // keeps its values on the host
-#include "snug/tape/recording.h"         // every value by its own choice
 #include "snug/memory/tracker.h"         // names every byte
-#include "snug/capture/capture.h"        // a step's memory before it runs
 #include "snug/session/plan_step.h"      // how a step fits a budget
 #include "snug/session/session.h"        // runs any loop within one
 #include "snug/session/verify.h"         // did that change a bit?

@@ -66,6 +66,18 @@ Prediction predict(const Step& step, const plan::Setting& setting, const Treatme
   return prediction;
 }
 
+Tuned tune(const Step& step, std::uint64_t budget_bytes, const Treatment& treatment,
+           const PredictOptions& options) {
+  check(!step.settings.empty(), "tune() chooses from the settings of a step: Step::settings is empty");
+  Tuned tuned;
+  for (const plan::Setting& setting : step.settings) {
+    tuned = {.setting = setting, .predicted = predict(step, setting, treatment, options)};
+    tuned.fits = tuned.predicted.least_budget() <= budget_bytes;
+    if (tuned.fits) break;
+  }
+  return tuned;
+}
+
 bool may_fit_here(const Prediction& prediction) {
   return prediction.device != c10::kCPU || prediction.peak.total <= host::free_host_bytes();
 }

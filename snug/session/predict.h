@@ -36,6 +36,17 @@ struct PredictOptions {
 SNUG_API Prediction predict(const Step& step, const plan::Setting& setting, const Treatment& treatment = {},
                             const PredictOptions& options = {});
 
+struct Tuned {
+  plan::Setting setting;
+  Prediction predicted;
+  bool fits = false;
+};
+
+// The first of step.settings that fits the budget so treated: list the largest passes first. If none does,
+// the last one, and what that needs.
+SNUG_API Tuned tune(const Step& step, std::uint64_t budget_bytes, const Treatment& treatment = {},
+                    const PredictOptions& options = {});
+
 // On the CPU, where nobody refuses memory before it is too late: whether the machine has that much free.
 SNUG_API bool may_fit_here(const Prediction& prediction);
 

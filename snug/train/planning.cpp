@@ -148,6 +148,17 @@ Prediction predict(const TrainConfig& config, const PredictOptions& options) {
   return snug::predict(make_step(config), setting_of(config), treatment(config), options);
 }
 
+Tuned tune(const TrainConfig& config, std::uint64_t budget_bytes, const PredictOptions& options) {
+  Step step = make_step(config);
+  step.settings.clear();
+  TrainConfig shape = config;
+  for (const std::int64_t micro : divisors(config.batch_size)) {
+    shape.micro_batch = micro;
+    step.settings.push_back(setting_of(shape));
+  }
+  return snug::tune(step, budget_bytes, treatment(config), options);
+}
+
 Verified verify(const TrainConfig& config) {
   validate(config);
   const io::TokenDataset data = open_data(config);

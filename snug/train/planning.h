@@ -31,6 +31,9 @@ SNUG_API void check_plan(const plan::Plan& plan, const TrainConfig& config);
 SNUG_API TrainConfig at_setting(TrainConfig config, const plan::Setting& setting);
 // As it is configured.
 SNUG_API Prediction predict(const TrainConfig& config, const PredictOptions& options = {});
+// The same with the most sequences per forward that the budget holds.
+SNUG_API Tuned tune(const TrainConfig& config, std::uint64_t budget_bytes,
+                    const PredictOptions& options = {});
 
 // The first batch of the data, with config.plan or config.recompute, at config's split of the batch.
 SNUG_API Verified verify(const TrainConfig& config);

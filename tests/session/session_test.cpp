@@ -593,6 +593,34 @@ TEST(SessionTest, ABudgetThatNothingMeetsIsAnAnswer) {
   EXPECT_FALSE(least.decision.binds.empty());
 }
 
+TEST(SessionTest, TuneTakesTheLargestPassesThatFit) {
+  const auto rows = [](std::int64_t count) {
+    return plan::Setting{.levers = {{plan::kMicroBatch.name, count}}, .accumulation = 256 / count};
+  };
+  Step step{.settings = {rows(256), rows(64), rows(16)},
+            .on_meta = [](const Account&, const plan::Setting& setting) -> std::function<void()> {
+              const auto net = std::make_shared<Net>(c10::kMeta);
+              return [net, count = setting[plan::kMicroBatch]] {
+                net->loss(at::empty({count, kWidth}, c10::kMeta)).backward();
+                net->drop_gradients();
+              };
+            }};
+  for (const plan::Setting& setting : step.settings) {
+    const std::uint64_t needed = predict(step, setting).least_budget();
+    const Tuned tuned = tune(step, needed);
+    EXPECT_TRUE(tuned.fits);
+    EXPECT_EQ(tuned.setting, setting);
+    EXPECT_EQ(tuned.predicted.least_budget(), needed);
+    const Tuned smaller = tune(step, needed - 1);
+    EXPECT_EQ(smaller.fits, setting != step.settings.back());
+    EXPECT_TRUE(!smaller.fits || smaller.setting[plan::kMicroBatch] < setting[plan::kMicroBatch]);
+  }
+  const std::uint64_t below_plain = predict(step, rows(256)).least_budget() - 1;
+  EXPECT_EQ(tune(step, below_plain, {.by_hand = {.recompute = Recompute::Block}}).setting, rows(256));
+  step.settings.clear();
+  EXPECT_THROW(tune(step, 1_GiB), Error);
+}
+
 TEST(SessionTest, APlanWithoutABudgetLimitsNothingAndIsMadeAnew) {
   at::set_num_threads(1);
   plan::Plan plan = planned(0.8).plan;
