@@ -38,16 +38,15 @@ void run(const Flags& flags) {
         "snug tune finds the micro-batch: leave out --micro-batch and --accumulation");
   train::TrainConfig config = training_config(flags.training);
   const ChosenHardware chosen = choose_hardware("", config.device);
-  const Tuned tuned = train::tune(config, *flags.budget,
-                                  {.device_bytes = chosen.hardware.memory_bytes,
-                                   .outside_bytes = chosen.hardware.outside_bytes});
+  const Tuned tuned = train::tune(
+      config, *flags.budget,
+      {.device_bytes = chosen.hardware.memory_bytes, .outside_bytes = chosen.hardware.outside_bytes});
   const std::uint64_t predicted = tuned.predicted.least_budget();
   if (!tuned.fits)
-    throw AnswerIsNo(
-        fmt::format("not even one sequence per forward fits {}: it needs {}, {} more; 'snug plan' says what "
-                    "else would help",
-                    format_bytes(*flags.budget), format_bytes(predicted),
-                    format_bytes(predicted - *flags.budget)));
+    throw AnswerIsNo(fmt::format(
+        "not even one sequence per forward fits {}: it needs {}, {} more; 'snug plan' says what "
+        "else would help",
+        format_bytes(*flags.budget), format_bytes(predicted), format_bytes(predicted - *flags.budget)));
   config = train::at_setting(std::move(config), tuned.setting);
   config.budget_bytes = flags.budget;
   config.steps = 1;

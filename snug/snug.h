@@ -1,5 +1,5 @@
-// The dozen headers that a user calls, in the order in which a step passes through them. Everything else has a
-// header of its own.
+// The dozen headers that a user calls, in the order in which a step passes through them. Everything else has
+// a header of its own.
 #pragma once
 
 #include "snug/base/bytes.h"             // 12_GiB, format_bytes()
