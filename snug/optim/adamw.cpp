@@ -35,7 +35,8 @@ AdamW::AdamW(std::vector<at::Tensor> parameters, const AdamWOptions& options)
   check_not_negative(options.weight_decay, "weight_decay");
   const at::Tensor& first = this->parameters()[0];
   const auto count = static_cast<std::int64_t>(this->parameters().size());
-  steps_ = at::zeros({count}, at::TensorOptions(first.device()).dtype(at::kFloat)).unbind();
+  all_steps_ = at::zeros({count}, at::TensorOptions(first.device()).dtype(at::kFloat));
+  steps_ = all_steps_.unbind();
 }
 
 std::vector<StateTensor> AdamW::state() const {
@@ -60,7 +61,7 @@ void AdamW::update(const std::vector<Part>& parts, double lr, const ops::UpdateC
     for (const Part& part : some) {
       tensors.exp_avgs.push_back(part.moments[0]);
       tensors.exp_avg_sqs.push_back(part.moments[1]);
-      tensors.steps.push_back(steps_[part.parameter]);
+      tensors.steps.push_back(part.numbers.defined() ? part.numbers.narrow(0, 0, 1) : steps_[part.parameter]);
     }
     ops::adamw_(tensors,
                 {.lr = lr,
@@ -70,6 +71,10 @@ void AdamW::update(const std::vector<Part>& parts, double lr, const ops::UpdateC
                  .eps = options_.eps},
                 control);
   }
+}
+
+at::Tensor AdamW::numbers_of_step() const {
+  return all_steps_.unsqueeze(1).expand({-1, 2}).contiguous();
 }
 
 bool AdamW::decays(std::size_t i) const {

@@ -31,10 +31,12 @@ class SNUG_API AdamW final : public Optimizer {
  private:
   void count_step(const std::vector<std::size_t>& which, const ops::UpdateControl& control) override;
   void update(const std::vector<Part>& parts, double lr, const ops::UpdateControl& control) override;
+  at::Tensor numbers_of_step() const override;  // bias corrections
   bool decays(std::size_t i) const;
 
   AdamWOptions options_;
-  std::vector<at::Tensor> steps_;  // how often each parameter was updated, on its device; views of one tensor
+  at::Tensor all_steps_;           // how often each parameter was updated, on its device
+  std::vector<at::Tensor> steps_;  // views of it
 };
 
 }  // namespace snug::optim

@@ -15,11 +15,13 @@ c10::Stream Deferred::callers_stream() const {
   return c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device());
 }
 
-void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::function<void(std::size_t)> go_to) {
+void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::function<void(std::size_t)> go_to,
+                     std::function<void(std::size_t)> wait) {
   constexpr std::size_t kAtOnce = 2;
   ensure(stretches_.empty(), "updates were deferred while others wait");
   updates_ = std::move(updates);
   go_to_ = std::move(go_to);
+  wait_ = std::move(wait);
   for (const Update& update : *updates_) {
     if (stretches_.empty() || stretches_.back().region != update.region) {
       ensure(std::ranges::count(stretches_, update.region, &Stretch::region) == 0,
@@ -53,7 +55,14 @@ void Deferred::before_forward(hooks::RegionId region) {
 
 void Deferred::ask_for_region(hooks::RegionId region) {
   const auto found = std::ranges::find(stretches_, region, &Stretch::region);
-  if (found != stretches_.end()) ask_for(static_cast<std::size_t>(found - stretches_.begin()) + 1);
+  if (found == stretches_.end()) return;
+  const auto stretch = static_cast<std::size_t>(found - stretches_.begin());
+  ask_for(stretch + 1);
+  for (std::size_t i = begin_of(stretch); i < found->end; ++i) wait_(i);
+}
+
+std::size_t Deferred::begin_of(std::size_t stretch) const {
+  return stretch == 0 ? 0 : stretches_[stretch - 1].end;
 }
 
 void Deferred::finish() {
@@ -83,12 +92,15 @@ void Deferred::wait_for(std::size_t number) {
     stretch.done->block(callers_stream());
     stretch.done->block(*stepped_on_);
   }
-  for (std::size_t i = 0; i < stretch.end; ++i) (*updates_)[i].gradient.reset();
+  for (std::size_t i = begin_of(waited_); i < stretch.end; ++i) {
+    wait_(i);
+    (*updates_)[i].gradient.reset();
+  }
   waited_ = number + 1;
   if (waited_ < stretches_.size()) return;
   updates_ = nullptr;
   stretches_.clear();
-  go_to_ = nullptr;
+  go_to_ = wait_ = nullptr;
 }
 
 void Deferred::check_unused() const {

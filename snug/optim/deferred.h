@@ -31,10 +31,12 @@ class Deferred final : private hooks::RegionListener {
   };
   // `go_to(n)` does those before the n-th, in their order; then their gradients are let go. Those of one
   // region follow one another.
-  void begin(std::shared_ptr<std::vector<Update>> updates, std::function<void(std::size_t)> go_to);
+  // `wait(i)`: the device waits for the i-th, if that is done elsewhere.
+  void begin(std::shared_ptr<std::vector<Update>> updates, std::function<void(std::size_t)> go_to,
+             std::function<void(std::size_t)> wait);
   // Does all that wait; what the current stream is given from now on happens after them.
   void finish();
-  void ask_for_region(hooks::RegionId region);  // without waiting for it
+  void ask_for_region(hooks::RegionId region);  // what is on the host may be copied to the device
   bool is_waiting() const { return !stretches_.empty(); }
   // Throws Error if a parameter whose update waits has a new gradient: then its region ran without it.
   void check_unused() const;
@@ -43,6 +45,7 @@ class Deferred final : private hooks::RegionListener {
   void before_forward(hooks::RegionId region) override;
   void ask_for(std::size_t stretches);
   void wait_for(std::size_t stretch);
+  std::size_t begin_of(std::size_t stretch) const;
   c10::Stream callers_stream() const;
 
   // The updates of one region.
@@ -56,7 +59,7 @@ class Deferred final : private hooks::RegionListener {
   std::optional<c10::Stream> stepped_on_;         // whose memory the gradients are
   std::shared_ptr<std::vector<Update>> updates_;  // null: none
   std::vector<Stretch> stretches_;
-  std::function<void(std::size_t)> go_to_;
+  std::function<void(std::size_t)> go_to_, wait_;
   std::size_t asked_ = 0, waited_ = 0;  // stretches
   hooks::RegionListenerGuard guard_{*this};
 };

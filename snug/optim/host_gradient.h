@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "snug/host/copy.h"
 #include "snug/host/link.h"
@@ -33,6 +34,7 @@ class HostGradient {
   bool has_sum() const;  // on the host
   const at::Tensor& host() const { return host_; }
   const at::Tensor& sent() const { return here_; }
+  std::vector<host::CopyPtr> copies() const { return {fetched_, sent_}; }
   // Of what was sent last, as a scalar on the device.
   at::Tensor norm() const;
   void set_norm(at::Tensor norm) { norm_ = std::move(norm); }

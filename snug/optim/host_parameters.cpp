@@ -160,6 +160,14 @@ host::CopyPtr* HostParameters::last_written(const at::Tensor& parameter) const {
   return &find(weights_, parameter)->written();
 }
 
+std::vector<host::CopyPtr> HostParameters::copies_of(const at::Tensor& parameter) const {
+  std::vector<host::CopyPtr> copies;
+  if (HostWeight* const weight = find(weights_, parameter)) copies = weight->copies();
+  if (HostGradient* const gradient = find(gradients_, parameter))
+    for (const host::CopyPtr& copy : gradient->copies()) copies.push_back(copy);
+  return copies;
+}
+
 std::size_t HostParameters::place_of(hooks::RegionId id) const {
   const auto found = std::ranges::find(regions_, id, &Region::id);
   return found == regions_.end() ? kNowhere : static_cast<std::size_t>(found - regions_.begin());

@@ -86,6 +86,7 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   at::Tensor home_of_weight(const at::Tensor& parameter) const;
   at::Tensor home_of_gradient(const at::Tensor& parameter) const;
   host::CopyPtr* last_written(const at::Tensor& parameter) const;  // the last copy to home_of_weight()
+  std::vector<host::CopyPtr> copies_of(const at::Tensor& parameter) const;  // all that may be under way
   // Told before a region's weights are fetched; an empty one tells its owner no more.
   void set_before_fetch(const void* owner, std::function<void(hooks::RegionId)> tell);
   void note_update(const at::Tensor& parameter);  // of a weight on the host: autograd's check of versions

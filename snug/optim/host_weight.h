@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "snug/host/copy.h"
 #include "snug/host/link.h"
@@ -36,6 +37,7 @@ class HostWeight {
 
   const at::Tensor& host() const { return host_; }
   host::CopyPtr& written() { return written_; }  // the last copy to the host
+  std::vector<host::CopyPtr> copies() const { return {fetched_, written_}; }
 
  private:
   void take_memory();

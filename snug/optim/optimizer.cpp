@@ -16,6 +16,7 @@
 #include "snug/optim/deferred.h"
 #include "snug/optim/host_parameters.h"
 #include "snug/optim/host_states.h"
+#include "snug/optim/host_steps.h"
 #include "snug/optim/host_tensor.h"
 
 namespace snug::optim {
@@ -37,6 +38,12 @@ void check_parameters(const std::vector<at::Tensor>& parameters) {
     check(parameter.device() == parameters[0].device(), "parameter ", i, " is on ", parameter.device(),
           ", parameter 0 on ", parameters[0].device(), "; expected one device");
   }
+}
+
+// The device waits for the weight. On Meta there is nothing to wait for.
+void wait_for(const HostWorker::Ticket& ticket) {
+  if (!ticket.valid()) return;
+  if (const host::CopyPtr copy = ticket.get()) copy->wait();
 }
 
 bool is_usable(const at::Tensor& gradient, const at::Tensor& parameter) {
@@ -84,6 +91,7 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master maste
   check_parameters(parameters_);
   check_not_negative(lr, "lr");
   check_share_on_host(placement.on_host, "states");
+  check_share_on_host(placement.stepped_there, "updates");
   at::NoGradGuard no_grad;
   states_.resize(parameters_.size());
   is_hosted_ = choose_hosted(placement.on_host);
@@ -92,10 +100,28 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master maste
   for (std::size_t i = 0; i < parameters_.size(); ++i) make_states(i, is_hosted_[i] ? host_.get() : nullptr);
   if (!host_) return;
   make_buffers();
+  if (placement.stepped_there > 0) choose_stepped_there(placement);
   if (placement.update == UpdateTime::InStep) return;
   deferred_ = std::make_unique<Deferred>(host_->stream_beside());
   if (there_)
     there_->set_before_fetch(this, [this](hooks::RegionId region) { deferred_->ask_for_region(region); });
+}
+
+void Optimizer::choose_stepped_there(const Placement& placement) {
+  std::int64_t hosted = 0, stepped = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) hosted += is_hosted_[i] ? parameters_[i].numel() : 0;
+  const auto most =
+      static_cast<std::int64_t>(std::llround(placement.stepped_there * static_cast<double>(hosted)));
+  stepped_there_ =
+      std::make_unique<HostSteps>(parameters_[0].device(), placement.store, *host_, parameters_.size());
+  for (std::size_t i = parameters_.size(); i-- > 0;) {
+    const at::Tensor& parameter = parameters_[i];
+    if (!is_hosted_[i] || stepped + parameter.numel() > most) continue;
+    stepped += parameter.numel();
+    stepped_there_->add(
+        i, parameter, has_weight_there(i) ? there_->home_of_weight(parameter) : at::Tensor(),
+        there_ && there_->has_gradient(parameter) ? there_->home_of_gradient(parameter) : at::Tensor());
+  }
 }
 
 // A gradient that may be on the host need not be.
@@ -209,6 +235,24 @@ void Optimizer::begin_update(const std::vector<Pending>& which, const ops::Updat
     if (there_) there_->note_update(parameters_[update.number]);
   }
   count_step(numbers, control);
+  if (std::ranges::any_of(which, [&](const Pending& update) { return is_stepped_there(update); }))
+    stepped_there_->begin(control, numbers_of_step());
+}
+
+bool Optimizer::is_stepped_there(const Pending& update) const {
+  return stepped_there_ && stepped_there_->takes(update.number, update.gradient);
+}
+
+Optimizer::Ticket Optimizer::ask_host(const Pending& update, double lr) {
+  const std::size_t i = update.number;
+  const at::Tensor& parameter = parameters_[i];
+  return stepped_there_->push(i, parameter, update.gradient_is_there ? at::Tensor() : update.gradient,
+                              there_ ? there_->copies_of(parameter) : std::vector<host::CopyPtr>(),
+                              [this, i, lr](const HostSteps::Here& here) {
+                                Part whole = part(i, here.weight, here.gradient, states_[i]);
+                                whole.numbers = here.numbers;
+                                this->update({whole}, lr, here.control);
+                              });
 }
 
 Optimizer::Part Optimizer::part(std::size_t i, const at::Tensor& weight, const at::Tensor& gradient,
@@ -224,11 +268,14 @@ Optimizer::Part Optimizer::part(std::size_t i, const at::Tensor& weight, const a
 void Optimizer::update_all(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control) {
   begin_update(which, control);
   std::vector<Part> here;
+  std::vector<Ticket> there;
   std::vector<const Pending*> streamed;
   std::vector<HostStates::Group> groups;
   for (const Pending& update : which) {
     const std::size_t i = update.number;
-    if (is_hosted_[i]) {
+    if (is_stepped_there(update)) {
+      there.push_back(ask_host(update, lr));
+    } else if (is_hosted_[i]) {
       streamed.push_back(&update);
       groups.push_back(Streamed::group(*this, update));
     } else {
@@ -241,6 +288,7 @@ void Optimizer::update_all(const std::vector<Pending>& which, double lr, const o
       Streamed::update(*this, *streamed[slice.group], slice, lr, control);
     }).go_to(groups.size());
   if (!here.empty()) update(here, lr, control);
+  for (const Ticket& ticket : there) wait_for(ticket);
 }
 
 // The settings of this step go with them. Regions come in the order of their first parameters.
@@ -261,20 +309,38 @@ void Optimizer::defer(const std::vector<Pending>& which, double lr, const ops::U
   const auto pending_of = [](const Deferred::Update& update) {
     return Pending{update.number, update.gradient, update.gradient_is_there};
   };
-  for (const Deferred::Update& update : *updates)
-    groups.push_back(Streamed::group(*this, pending_of(update)));
+  std::vector<std::size_t> streamed;  // among the updates
+  std::vector<Ticket> tickets(updates->size());
+  for (std::size_t i = 0; i < updates->size(); ++i) {
+    const Pending update = pending_of((*updates)[i]);
+    if (is_stepped_there(update)) {
+      tickets[i] = ask_host(update, lr);
+      continue;
+    }
+    streamed.push_back(i);
+    groups.push_back(Streamed::group(*this, update));
+  }
   const auto walk = std::make_shared<HostStates::Walk>(
-      *host_, std::move(groups), [this, updates, pending_of, lr, control](const HostStates::Slice& slice) {
-        Streamed::update(*this, pending_of((*updates)[slice.group]), slice, lr, control);
+      *host_, std::move(groups),
+      [this, updates, streamed, pending_of, lr, control](const HostStates::Slice& slice) {
+        Streamed::update(*this, pending_of((*updates)[streamed[slice.group]]), slice, lr, control);
       });
-  deferred_->begin(updates, [walk](std::size_t count) { walk->go_to(count); });
+  deferred_->begin(
+      updates,
+      [walk, streamed](std::size_t end) {
+        walk->go_to(static_cast<std::size_t>(std::ranges::lower_bound(streamed, end) - streamed.begin()));
+      },
+      [tickets](std::size_t i) { wait_for(tickets[i]); });
 }
 
 void Optimizer::finish() {
   if (deferred_) deferred_->finish();
 }
 
-void Optimizer::end() noexcept try { finish(); } catch (const std::exception& error) {
+void Optimizer::end() noexcept try {
+  finish();
+  if (stepped_there_) stepped_there_->finish();  // of a step that failed
+} catch (const std::exception& error) {
   TORCH_WARN("an update that was deferred failed: ", error.what());
 }
 

@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "snug/ops/update.h"
 
 namespace snug::host {
+class Copy;
 class Store;
 }  // namespace snug::host
 
@@ -26,6 +28,7 @@ namespace snug::optim {
 class Deferred;
 class HostParameters;
 class HostStates;
+class HostSteps;
 
 // Where the fp32 value of a bf16 weight lives: as the 16 bits that the weight lacks, or whole beside it. fp16
 // weights always have it whole. Both are the same number, bit for bit.
@@ -46,6 +49,9 @@ struct Placement {
   UpdateTime update = UpdateTime::InStep;
   // Weights and gradients that are on the host too; the states of these parameters are there as well.
   std::shared_ptr<HostParameters> parameters;
+  // Of the parameters whose states are there, the share that the host updates, beside the device; again the
+  // last ones first. Their weights and gradients, if they are on the device, are copied for it.
+  double stepped_there = 0;
 };
 
 // One tensor of optimizer state, for saving, loading (copy_ into it) and accounting.
@@ -97,15 +103,20 @@ class SNUG_API Optimizer {
   Optimizer(std::vector<at::Tensor> parameters, double lr, Master master, std::vector<std::string> moments,
             const Placement& placement);
 
-  // A parameter or a stretch of one: contiguous, on the device; the gradient is fp32 or of the weight's type.
+  // A parameter or a stretch of one: contiguous; the gradient is fp32 or of the weight's type. On the device,
+  // or a whole parameter on the host, with its `numbers`.
   struct Part {
     std::size_t parameter;
     at::Tensor weight, gradient, master;
     std::vector<at::Tensor> moments;
+    at::Tensor numbers;
   };
   // Before these parameters are updated, part by part.
   virtual void count_step(const std::vector<std::size_t>& which, const ops::UpdateControl& control);
   virtual void update(const std::vector<Part>& parts, double lr, const ops::UpdateControl& control) = 0;
+  // What an update on the host must know of the device's states: two numbers for each parameter, in fp32, on
+  // the device. Undefined: nothing.
+  virtual at::Tensor numbers_of_step() const { return {}; }
 
   static ops::UpdateTensors tensors_of(const std::vector<Part>& parts);
 
@@ -117,6 +128,7 @@ class SNUG_API Optimizer {
   };
 
   std::vector<bool> choose_hosted(double share) const;
+  void choose_stepped_there(const Placement& placement);
   std::uint64_t bytes_of_states(std::size_t i) const;
   void make_states(std::size_t i, HostStates* home);
   bool has_master(std::size_t i) const;  // beside the parameter itself
@@ -125,6 +137,9 @@ class SNUG_API Optimizer {
   Pending pending(std::size_t i) const;
   Part part(std::size_t i, const at::Tensor& weight, const at::Tensor& gradient,
             const std::vector<at::Tensor>& states) const;
+  bool is_stepped_there(const Pending& update) const;
+  using Ticket = std::shared_future<std::shared_ptr<host::Copy>>;  // see HostWorker
+  Ticket ask_host(const Pending& update, double lr);
   void update_all(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control);
   void defer(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control);
   void begin_update(const std::vector<Pending>& which, const ops::UpdateControl& control);
@@ -138,6 +153,7 @@ class SNUG_API Optimizer {
   std::vector<bool> is_hosted_;                  // by parameter: states_ are host_'s
   std::unique_ptr<HostStates> host_;             // null: nothing is
   std::shared_ptr<HostParameters> there_;        // null: nothing is
+  std::unique_ptr<HostSteps> stepped_there_;     // null: nothing is
   std::unique_ptr<Deferred> deferred_;           // null: nothing is
   double lr_;
 };

@@ -34,9 +34,7 @@ TEST_P(Placements, TakeTheMemoryOnMetaThatTheyTakeHere) {
       parameters.push_back(at::ones(shape, at::TensorOptions(device).dtype(GetParam().dtype)));
       parameters.back().mutable_grad() = at::ones_like(parameters.back());
     }
-    return [=] {
-      testing::make_placed(GetParam(), parameters, {GetParam().on_host, store, GetParam().update})->step();
-    };
+    return [=] { testing::make_placed(GetParam(), parameters, GetParam().placement(store))->step(); };
   });
 }
 

@@ -62,8 +62,10 @@ inline std::shared_ptr<optim::HostParameters> send_away(ThereNet& net,
 
 inline std::unique_ptr<optim::AdamW> optimizer_of(ThereNet& net, const std::shared_ptr<host::Store>& store,
                                                   std::shared_ptr<optim::HostParameters> there,
-                                                  optim::UpdateTime update = optim::UpdateTime::InStep) {
-  const optim::Placement placement{.store = store, .update = update, .parameters = std::move(there)};
+                                                  optim::UpdateTime update = optim::UpdateTime::InStep,
+                                                  double stepped_there = 0) {
+  const optim::Placement placement{
+      .store = store, .update = update, .parameters = std::move(there), .stepped_there = stepped_there};
   return std::make_unique<optim::AdamW>(net.parameters(),
                                         optim::AdamWOptions{.lr = 1e-2, .placement = placement});
 }
@@ -82,10 +84,11 @@ inline void expect_same_weights(optim::Optimizer& optimizer, ThereNet& plain) {
 // In steps of one to three passes.
 inline void expect_bits_of_parameters_that_stay(at::Device device, at::ScalarType dtype,
                                                 optim::HostShares shares, bool recomputes,
-                                                optim::UpdateTime update) {
+                                                optim::UpdateTime update, double stepped_there) {
   SCOPED_TRACE(::testing::Message() << dtype << ", weights " << shares.weights << ", gradients "
                                     << shares.gradients << (recomputes ? ", recomputed" : "")
-                                    << (update == optim::UpdateTime::InStep ? "" : ", deferred"));
+                                    << (update == optim::UpdateTime::InStep ? "" : ", deferred")
+                                    << ", stepped there " << stepped_there);
   const auto store = std::make_shared<host::Store>(device, host::StoreOptions{.budget_bytes = 256_MiB});
   // One after the other: both run in regions of the same names.
   const auto norms_of = [&](ThereNet& some, optim::Optimizer& optimizer) {
@@ -101,7 +104,7 @@ inline void expect_bits_of_parameters_that_stay(at::Device device, at::ScalarTyp
   optim::AdamW here(plain.parameters(), {.lr = 1e-2});
   const std::vector<float> norms = norms_of(plain, here);
   ThereNet net(5, device, dtype);
-  const auto optimizer = optimizer_of(net, store, send_away(net, store, shares), update);
+  const auto optimizer = optimizer_of(net, store, send_away(net, store, shares), update, stepped_there);
   EXPECT_EQ(norms_of(net, *optimizer), norms);
   expect_same_weights(*optimizer, plain);
 }
@@ -111,7 +114,8 @@ inline void expect_bits_of_parameters_that_stay(at::Device device) {
     for (const optim::HostShares shares : {optim::HostShares{1, 1}, {1, 0}, {0, 1}, {0.5, 0.5}, {0.3, 0.7}})
       for (const bool recomputes : {false, true})
         for (const auto update : {optim::UpdateTime::InStep, optim::UpdateTime::BeforeForward})
-          expect_bits_of_parameters_that_stay(device, dtype, shares, recomputes, update);
+          for (const double stepped_there : {0.0, 0.5, 1.0})
+            expect_bits_of_parameters_that_stay(device, dtype, shares, recomputes, update, stepped_there);
 }
 
 }  // namespace snug::testing

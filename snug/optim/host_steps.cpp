@@ -1,0 +1,77 @@
+#include "snug/optim/host_steps.h"
+
+#include <ATen/ops/empty.h>
+
+#include <utility>
+
+namespace snug::optim {
+
+HostSteps::HostSteps(c10::Device device, std::shared_ptr<host::Store> store, HostStates& states,
+                     std::size_t parameters)
+    : device_(device), store_(std::move(store)), states_(states), homes_(parameters) {
+  const auto count = static_cast<std::int64_t>(2 + 2 * parameters);
+  numbers_ = at::empty({count}, at::TensorOptions(at::kFloat).device(device));
+  numbers_there_ = states_.zeros({count}, at::kFloat);
+  if (store_) worker_ = std::make_unique<HostWorker>(store_);
+}
+
+void HostSteps::add(std::size_t i, const at::Tensor& parameter, const at::Tensor& weight,
+                    const at::Tensor& gradient) {
+  Home& home = homes_[i];
+  home.has_weight_here = !weight.defined();
+  home.weight = home.has_weight_here ? states_.zeros(parameter.sizes(), parameter.scalar_type()) : weight;
+  const at::ScalarType of_gradient = parameter.grad_dtype().value_or(parameter.scalar_type());
+  home.gradient = gradient.defined() ? gradient : states_.zeros(parameter.sizes(), of_gradient);
+  parameters_ += parameter.numel();
+  if (home.has_weight_here) {
+    sent_bytes_ += parameter.nbytes();
+    fetched_bytes_ += parameter.nbytes();
+  }
+  if (!gradient.defined()) sent_bytes_ += home.gradient.nbytes();
+}
+
+bool HostSteps::takes(std::size_t i, const at::Tensor& gradient) const {
+  return homes_[i].gradient.defined() && homes_[i].gradient.scalar_type() == gradient.scalar_type();
+}
+
+void HostSteps::begin(const ops::UpdateControl& control, const at::Tensor& numbers) {
+  const auto set = [&](std::int64_t place, const std::optional<at::Tensor>& value, float otherwise) {
+    const at::Tensor one = numbers_.select(0, place);
+    value ? one.copy_(value->view(at::IntArrayRef{})) : one.fill_(otherwise);
+  };
+  set(0, control.factor, 1);
+  set(1, control.skip, 0);
+  if (numbers.defined()) numbers_.narrow(0, 2, numbers_.numel() - 2).copy_(numbers.view(-1));
+  if (store_)
+    numbers_sent_ = store_->link().copy_to_host(numbers_.const_data_ptr(), numbers_there_.mutable_data_ptr(),
+                                                numbers_.nbytes(), nullptr);
+}
+
+HostWorker::Ticket HostSteps::push(std::size_t i, const at::Tensor& parameter, const at::Tensor& gradient,
+                                   std::vector<host::CopyPtr> before,
+                                   std::function<void(const Here&)> update) {
+  const Home& home = homes_[i];
+  if (home.has_weight_here) parameter.unsafeGetTensorImpl()->bump_version();  // as an operator that writes
+  if (!store_) return {};
+  const auto send = [&](const at::Tensor& from, const at::Tensor& to) {
+    before.push_back(
+        store_->link().copy_to_host(from.const_data_ptr(), to.mutable_data_ptr(), from.nbytes(), nullptr));
+  };
+  before.push_back(numbers_sent_);
+  if (gradient.defined()) send(gradient, home.gradient);
+  if (home.has_weight_here) send(parameter, home.weight);
+  Here here{.weight = home.weight,
+            .gradient = home.gradient,
+            .control = {numbers_there_.select(0, 0), numbers_there_.select(0, 1)},
+            .numbers = numbers_there_.narrow(0, 2 + 2 * static_cast<std::int64_t>(i), 2)};
+  return worker_->push({.before = std::move(before),
+                        .update = [here = std::move(here), update = std::move(update)] { update(here); },
+                        .weight = home.weight,
+                        .to = home.has_weight_here ? parameter.mutable_data_ptr() : nullptr});
+}
+
+void HostSteps::finish() {
+  if (worker_) worker_->finish();
+}
+
+}  // namespace snug::optim

@@ -1,0 +1,62 @@
+// Parameters that the host updates, beside the device: their weights and gradients come to the host, if they
+// are not there, a worker steps them by all cores, and weights go back. Internal to optim.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "snug/optim/host_states.h"
+#include "snug/optim/host_worker.h"
+#include "snug/ops/update.h"
+
+namespace snug::optim {
+
+class HostSteps {
+ public:
+  // Memory on the host is the states'. On Meta there is no store: nothing is done.
+  HostSteps(c10::Device device, std::shared_ptr<host::Store> store, HostStates& states,
+            std::size_t parameters);
+
+  // Where a parameter is stepped: undefined where the weight, or the gradient, has no home of its own.
+  void add(std::size_t i, const at::Tensor& parameter, const at::Tensor& weight, const at::Tensor& gradient);
+  bool takes(std::size_t i, const at::Tensor& gradient) const;  // of a type that has room in its home
+  std::int64_t parameters() const { return parameters_; }       // elements
+  std::uint64_t sent_bytes() const { return sent_bytes_; }      // of weights and gradients, to the host
+  std::uint64_t fetched_bytes() const { return fetched_bytes_; }
+
+  // Before the updates of one step. `numbers`: see Optimizer::numbers_of_step().
+  void begin(const ops::UpdateControl& control, const at::Tensor& numbers);
+
+  // All on the host.
+  struct Here {
+    at::Tensor weight, gradient;
+    ops::UpdateControl control;
+    at::Tensor numbers;
+  };
+  // Asks for one. `gradient`: undefined if it is in its home; `before`: copies of what is.
+  HostWorker::Ticket push(std::size_t i, const at::Tensor& parameter, const at::Tensor& gradient,
+                          std::vector<host::CopyPtr> before, std::function<void(const Here&)> update);
+  void finish();  // the host waits for all
+
+ private:
+  struct Home {
+    at::Tensor weight, gradient;
+    bool has_weight_here = false;  // on the device
+  };
+
+  const c10::Device device_;
+  const std::shared_ptr<host::Store> store_;
+  HostStates& states_;
+  std::vector<Home> homes_;
+  at::Tensor numbers_, numbers_there_;  // factor, skip, then two of each parameter; on the device and here
+  host::CopyPtr numbers_sent_;
+  std::int64_t parameters_ = 0;
+  std::uint64_t sent_bytes_ = 0, fetched_bytes_ = 0;
+  std::unique_ptr<HostWorker> worker_;  // the first to go; null on Meta
+};
+
+}  // namespace snug::optim

@@ -1,0 +1,73 @@
+#include "snug/optim/host_worker.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <utility>
+
+namespace snug::optim {
+
+// Deferred updates have the link's other one.
+HostWorker::HostWorker(std::shared_ptr<host::Store> store)
+    : store_(std::move(store)), stream_(store_->link().bulk().stream_beside()) {}
+
+HostWorker::~HostWorker() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+HostWorker::Ticket HostWorker::push(Job job) {
+  std::shared_ptr<c10::Event> asked;
+  if (stream_ && job.to) {
+    asked = std::make_shared<c10::Event>(stream_->device_type());
+    asked->record(c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device()));
+  }
+  std::packaged_task<host::CopyPtr()> task([this, job = std::move(job), asked] {
+    if (asked) asked->block(*stream_);
+    return carry_out(job);
+  });
+  {
+    const std::lock_guard lock(mutex_);
+    last_ = task.get_future().share();
+    tasks_.push_back(std::move(task));
+  }
+  changed_.notify_one();
+  return last_;
+}
+
+host::CopyPtr HostWorker::carry_out(const Job& job) {
+  for (const host::CopyPtr& copy : job.before)
+    if (copy) copy->finish();
+  job.update();
+  if (!job.to) return nullptr;
+  return store_->link().copy_to_device(job.to, job.weight.const_data_ptr(), job.weight.nbytes(), nullptr);
+}
+
+void HostWorker::finish() {
+  if (last_.valid()) last_.wait();
+}
+
+void HostWorker::run() {
+  const at::NoGradGuard no_grad;
+  std::optional<c10::StreamGuard> guard;
+  if (stream_) guard.emplace(*stream_);
+  for (;;) {
+    std::packaged_task<host::CopyPtr()> task;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return ending_ || !tasks_.empty(); });
+      if (tasks_.empty()) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task();
+  }
+}
+
+}  // namespace snug::optim
