@@ -63,7 +63,7 @@ void run(const Flags& flags) {
   ChosenHardware chosen = choose_hardware(flags.hardware, config.device);
   check(!flags.measure || !names_gpu, "--measure times steps on this machine, not on ", flags.hardware,
         ": leave out --hardware");
-  const Step step = step_for(training, config);
+  const Step step = step_for(training, config, chosen.hardware);
   PlanOptions options{.host_budget_bytes = config.host_budget_bytes, .hardware = chosen.hardware};
   auto planner = make_planner(step, options);
   std::optional<plan::MeasuredCosts> costs;

@@ -37,10 +37,12 @@ train::TrainConfig largest_step(const TrainingFlags& flags, const train::TrainCo
   return largest;
 }
 
-Step step_for(const TrainingFlags& flags, const train::TrainConfig& config) {
+Step step_for(const TrainingFlags& flags, const train::TrainConfig& config, const plan::Hardware& hardware) {
   std::vector<std::int64_t> micro_batches;
   if (flags.micro_batch || flags.accumulation) micro_batches = {config.micro_batch};
-  Step step = train::make_step(largest_step(flags, config), micro_batches);
+  train::TrainConfig largest = largest_step(flags, config);
+  largest.stepped_on_host = flags.stepped_on_host.value_or(train::balanced_steps(hardware));
+  Step step = train::make_step(largest, micro_batches);
   step.identity = train::make_step(config).identity;
   return step;
 }
@@ -48,7 +50,7 @@ Step step_for(const TrainingFlags& flags, const train::TrainConfig& config) {
 plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware& hardware,
                                std::uint64_t budget_bytes, train::TrainConfig& config) {
   PlannedStep planned = plan_step(
-      step_for(flags, config),
+      step_for(flags, config, hardware),
       {.budget_bytes = budget_bytes, .host_budget_bytes = config.host_budget_bytes, .hardware = hardware});
   if (!planned.decision.fits) throw AnswerIsNo(does_not_fit(flags, config, planned, hardware));
   train::take(std::move(planned.plan), config);

@@ -34,8 +34,8 @@ void take_plan(const TrainingFlags& flags, const std::string& path, train::Train
 
 // What is planned for: sequences as long as --max-tokens allows.
 train::TrainConfig largest_step(const TrainingFlags& flags, const train::TrainConfig& config);
-// Given by hand, the split stays as it is.
-Step step_for(const TrainingFlags& flags, const train::TrainConfig& config);
+// Given by hand, the split stays as it is, and so does what the CPU steps.
+Step step_for(const TrainingFlags& flags, const train::TrainConfig& config, const plan::Hardware& hardware);
 
 // The ladder: the plain peak by category, each lever with what it saves and costs, what comes next.
 std::string ladder(const train::TrainConfig& config, const plan::Planner& planner,

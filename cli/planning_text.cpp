@@ -87,9 +87,9 @@ StatesThere states_of_leanest(const TrainingFlags& flags, train::TrainConfig con
 std::string more_on_the_host(const TrainingFlags& flags, const train::TrainConfig& config,
                              const Decision& limited, const plan::Hardware& hardware) {
   if (!config.host_budget_bytes || hardware.to_host_rate == 0) return "";
-  const Decision more =
-      plan_step(step_for(flags, config), {.budget_bytes = limited.budget_bytes, .hardware = hardware})
-          .decision;
+  const Decision more = plan_step(step_for(flags, config, hardware),
+                                  {.budget_bytes = limited.budget_bytes, .hardware = hardware})
+                            .decision;
   if (more.taken.peak_bytes >= limited.taken.peak_bytes) return "";
   return fmt::format("  a larger --host-budget than {}: with {} {} {}\n",
                      format_bytes(*config.host_budget_bytes), format_bytes(more.taken.host_bytes),

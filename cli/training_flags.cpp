@@ -147,6 +147,13 @@ void add_step_flags(CLI::App& verb, TrainingFlags& flags) {
   add_choice(verb, "--update", "step|forward", flags.update, train::parse_update,
              "When parameters with states on the host are updated: at the end of the step, or just before "
              "their block runs again, beside the blocks before it; default forward");
+  const auto parse_stepped = [](const std::string& text) {
+    return text == "none" ? 0 : train::parse_share_on_host(text, "stepped_on_host");
+  };
+  add_choice(
+      verb, "--stepped-on-host", "none|P%|all", flags.stepped_on_host, parse_stepped,
+      "Of the parameters with states on the host, how many the CPU updates, beside the device; default "
+      "none, with --budget as many as it has done while the others stream");
   add_choice(verb, "--master", "split|fp32", flags.master, train::parse_master,
              "fp32 value of 16-bit weights: 2 or 4 bytes more; default split for bf16, fp32 for fp16");
   add_flag(verb, "--allow-quadratic", flags.allow_quadratic,
@@ -209,6 +216,7 @@ train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_
   config.states_on_host = flags.states_on_host.value_or(0);
   config.gradients_on_host = flags.gradients_on_host.value_or(0);
   config.weights_on_host = flags.weights_on_host.value_or(0);
+  config.stepped_on_host = flags.stepped_on_host.value_or(0);
   config.update = flags.update.value_or(config.update);
   config.host_budget_bytes = flags.host_budget;
   config.model_name = flags.model;

@@ -24,7 +24,8 @@ struct TrainingFlags {
   std::optional<train::Precision> precision;
   std::optional<Recompute> recompute;
   std::optional<OffloadLimit> offload;
-  std::optional<std::int64_t> states_on_host, gradients_on_host, weights_on_host;  // per cent
+  std::optional<std::int64_t> states_on_host, gradients_on_host, weights_on_host,
+      stepped_on_host;  // per cent
   std::optional<optim::UpdateTime> update;
   std::optional<std::uint64_t> host_budget;
   train::OptimizerKind optimizer = train::OptimizerKind::AdamW;

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "snug/optim/host_tensor.h"
+
 namespace snug::optim {
 
 HostSteps::HostSteps(c10::Device device, std::shared_ptr<host::Store> store, HostStates& states,
@@ -16,18 +18,22 @@ HostSteps::HostSteps(c10::Device device, std::shared_ptr<host::Store> store, Hos
 }
 
 void HostSteps::add(std::size_t i, const at::Tensor& parameter, const at::Tensor& weight,
-                    const at::Tensor& gradient) {
+                    const at::Tensor& gradient, std::uint64_t bytes_of_states) {
   Home& home = homes_[i];
-  home.has_weight_here = !weight.defined();
-  home.weight = home.has_weight_here ? states_.zeros(parameter.sizes(), parameter.scalar_type()) : weight;
   const at::ScalarType of_gradient = parameter.grad_dtype().value_or(parameter.scalar_type());
-  home.gradient = gradient.defined() ? gradient : states_.zeros(parameter.sizes(), of_gradient);
-  parameters_ += parameter.numel();
-  if (home.has_weight_here) {
-    sent_bytes_ += parameter.nbytes();
-    fetched_bytes_ += parameter.nbytes();
-  }
-  if (!gradient.defined()) sent_bytes_ += home.gradient.nbytes();
+  home = {.weight = weight.defined() ? weight : states_.zeros(parameter.sizes(), parameter.scalar_type()),
+          .gradient = gradient.defined() ? gradient : states_.zeros(parameter.sizes(), of_gradient),
+          .has_weight_here = !weight.defined()};
+  const std::uint64_t bytes_of_gradient = host_bytes(home.gradient);
+  all_.parameters += static_cast<std::uint64_t>(parameter.numel());
+  all_.bytes += bytes_of_states + host_bytes(home.weight) + bytes_of_gradient;
+  if (gradient.defined())
+    all_.gradient_bytes += bytes_of_gradient;
+  else
+    all_.sent_bytes += bytes_of_gradient;
+  if (!home.has_weight_here) return;
+  all_.sent_bytes += parameter.nbytes();
+  all_.fetched_bytes += parameter.nbytes();
 }
 
 bool HostSteps::takes(std::size_t i, const at::Tensor& gradient) const {

@@ -12,6 +12,7 @@
 #include "snug/optim/host_states.h"
 #include "snug/optim/host_worker.h"
 #include "snug/ops/update.h"
+#include "snug/optim/optimizer.h"
 
 namespace snug::optim {
 
@@ -21,12 +22,11 @@ class HostSteps {
   HostSteps(c10::Device device, std::shared_ptr<host::Store> store, HostStates& states,
             std::size_t parameters);
 
-  // Where a parameter is stepped: undefined where the weight, or the gradient, has no home of its own.
-  void add(std::size_t i, const at::Tensor& parameter, const at::Tensor& weight, const at::Tensor& gradient);
+  // `weight`, `gradient`: where these are on the host; undefined if they are on the device.
+  void add(std::size_t i, const at::Tensor& parameter, const at::Tensor& weight, const at::Tensor& gradient,
+           std::uint64_t bytes_of_states);
   bool takes(std::size_t i, const at::Tensor& gradient) const;  // of a type that has room in its home
-  std::int64_t parameters() const { return parameters_; }       // elements
-  std::uint64_t sent_bytes() const { return sent_bytes_; }      // of weights and gradients, to the host
-  std::uint64_t fetched_bytes() const { return fetched_bytes_; }
+  const SteppedThere& all() const { return all_; }
 
   // Before the updates of one step. `numbers`: see Optimizer::numbers_of_step().
   void begin(const ops::UpdateControl& control, const at::Tensor& numbers);
@@ -54,8 +54,7 @@ class HostSteps {
   std::vector<Home> homes_;
   at::Tensor numbers_, numbers_there_;  // factor, skip, then two of each parameter; on the device and here
   host::CopyPtr numbers_sent_;
-  std::int64_t parameters_ = 0;
-  std::uint64_t sent_bytes_ = 0, fetched_bytes_ = 0;
+  SteppedThere all_;
   std::unique_ptr<HostWorker> worker_;  // the first to go; null on Meta
 };
 

@@ -120,7 +120,8 @@ void Optimizer::choose_stepped_there(const Placement& placement) {
     stepped += parameter.numel();
     stepped_there_->add(
         i, parameter, has_weight_there(i) ? there_->home_of_weight(parameter) : at::Tensor(),
-        there_ && there_->has_gradient(parameter) ? there_->home_of_gradient(parameter) : at::Tensor());
+        there_ && there_->has_gradient(parameter) ? there_->home_of_gradient(parameter) : at::Tensor(),
+        bytes_of_states(i));
   }
 }
 
@@ -422,6 +423,10 @@ std::uint64_t Optimizer::state_bytes() const {
 
 std::uint64_t Optimizer::host_bytes() const {
   return host_ ? host_->bytes() : 0;
+}
+
+SteppedThere Optimizer::stepped_there() const {
+  return stepped_there_ ? stepped_there_->all() : SteppedThere();
 }
 
 ops::UpdateTensors Optimizer::tensors_of(const std::vector<Part>& parts) {

@@ -54,6 +54,12 @@ struct Placement {
   double stepped_there = 0;
 };
 
+// What of an optimizer the host steps: elements, bytes of theirs on the host (of these gradients, which are
+// only read), and what of them each step copies to the host and to the device.
+struct SteppedThere {
+  std::uint64_t parameters = 0, bytes = 0, gradient_bytes = 0, sent_bytes = 0, fetched_bytes = 0;
+};
+
 // One tensor of optimizer state, for saving, loading (copy_ into it) and accounting.
 struct StateTensor {
   std::size_t parameter;  // index into parameters()
@@ -91,7 +97,10 @@ class SNUG_API Optimizer {
   // may be read and written until the next step; on Meta they have no memory.
   virtual std::vector<StateTensor> state() const;
   std::uint64_t state_bytes() const;
-  std::uint64_t host_bytes() const;  // of these, on the host: each step brings them to the device and back
+  // Of these on the host, with what the host needs to step some: each step brings the others to the device
+  // and back.
+  std::uint64_t host_bytes() const;
+  SteppedThere stepped_there() const;
 
  protected:
   // For destructors, while update() is still there: finish() that throws nothing.

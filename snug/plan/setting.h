@@ -25,6 +25,9 @@ inline constexpr LeverKind kMicroBatch{"micro_batch", 0, "micro-batch {value} x 
 // Pieces in which the head makes its logits; 0: by their size.
 inline constexpr LeverKind kHeadChunks{"head_chunks", 0, "logits in {value} pieces"};
 
+// Of the parameters whose states are on the host, per cent: the host steps them, beside the device.
+inline constexpr LeverKind kSteppedOnHost{"stepped_on_host", 0, "{value} % of its updates by the CPU"};
+
 // Of an optimizer's states, per cent: they wait there between steps.
 inline constexpr LeverKind kStatesOnHost{"states_on_host", 0,
                                          "{value} % of the optimizer's states on the host"};
@@ -35,8 +38,8 @@ inline constexpr LeverKind kWeightsOnHost{"weights_on_host", 0, "{value} % of th
 
 // In the order in which they are pulled. A new one is one more line here; whoever makes settings with it
 // carries it out.
-inline constexpr LeverKind kLevers[] = {kMicroBatch, kHeadChunks, kStatesOnHost, kGradientsOnHost,
-                                        kWeightsOnHost};
+inline constexpr LeverKind kLevers[] = {kMicroBatch,   kHeadChunks,      kSteppedOnHost,
+                                        kStatesOnHost, kGradientsOnHost, kWeightsOnHost};
 
 struct SNUG_API Setting {
   std::map<std::string, std::int64_t> levers;
@@ -51,6 +54,13 @@ struct Streamed {
   std::uint64_t bytes = 0;
   std::uint64_t read_bytes = 0;  // of these, what does not go back: gradients
   bool beside_forward = false;   // while the first pass runs forward; else after the last backward
+  // What the host updates by itself.
+  struct Stepped {
+    std::uint64_t parameters = 0;                     // elements
+    std::uint64_t bytes = 0, read_bytes = 0;          // of the above, what does not stream therefore
+    std::uint64_t sent_bytes = 0, fetched_bytes = 0;  // gradients and weights that are copied for it
+  };
+  Stepped stepped = {};
   // What every pass moves: weights come for the forward and for the backward, gradients leave and, to be
   // added to, come.
   struct Region {

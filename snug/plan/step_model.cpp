@@ -122,6 +122,7 @@ Links links_of(const Hardware& hardware) {
           .to_device_rate = hardware.to_device_rate,
           .both_ways_rate = hardware.both_ways_rate,
           .copy_slowdown = one_way * hardware.copy_slowdown,
+          .adam_rate = hardware.adam_rate,
           .host_bytes = static_cast<std::uint64_t>(kShareOfHost * static_cast<double>(hardware.host_bytes))};
 }
 
@@ -455,13 +456,21 @@ void StepModel::share_seconds() {
   problem_.copy_slowdown = links_.copy_slowdown;
 }
 
-// Both directions are at work.
+// Both directions are at work, and the host beside them.
 double StepModel::streaming_seconds() const {
   if (streamed_.bytes == 0 || !links_.are_there()) return 0;  // nothing, or nobody measured it
-  const auto in = static_cast<double>(streamed_.bytes), out = in - static_cast<double>(streamed_.read_bytes);
+  const Streamed::Stepped& stepped = streamed_.stepped;
+  const auto streams = static_cast<double>(streamed_.bytes - stepped.bytes);
+  const double in = streams + static_cast<double>(stepped.fetched_bytes);
+  const double out = streams - static_cast<double>(streamed_.read_bytes - stepped.read_bytes) +
+                     static_cast<double>(stepped.sent_bytes);
   const double fetching = in / links_.to_device_rate, sending = out / links_.to_host_rate;
-  return links_.both_ways_rate > 0 ? std::max({fetching, sending, (in + out) / links_.both_ways_rate})
-                                   : fetching + sending;
+  const double copying = links_.both_ways_rate > 0
+                             ? std::max({fetching, sending, (in + out) / links_.both_ways_rate})
+                             : fetching + sending;
+  return stepped.parameters > 0
+             ? std::max(copying, static_cast<double>(stepped.parameters) / links_.adam_rate)
+             : copying;
 }
 
 double StepModel::forward_seconds() const {

@@ -25,6 +25,7 @@ struct Links {
   double to_host_rate = 0, to_device_rate = 0;
   double both_ways_rate = 0;  // of both together, both at work; 0: one at a time
   double copy_slowdown = 0;
+  double adam_rate = 0;          // parameters per second that the host steps
   std::uint64_t host_bytes = 0;  // that may be used
 
   bool are_there() const { return to_host_rate > 0 && to_device_rate > 0; }

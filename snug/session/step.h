@@ -58,6 +58,11 @@ class Account {
     streamed_->bytes += streamed.bytes;
     streamed_->read_bytes += streamed.read_bytes;
     streamed_->beside_forward |= streamed.beside_forward;
+    streamed_->stepped.parameters += streamed.stepped.parameters;
+    streamed_->stepped.bytes += streamed.stepped.bytes;
+    streamed_->stepped.read_bytes += streamed.stepped.read_bytes;
+    streamed_->stepped.sent_bytes += streamed.stepped.sent_bytes;
+    streamed_->stepped.fetched_bytes += streamed.stepped.fetched_bytes;
     streamed_->regions.insert(streamed_->regions.end(), streamed.regions.begin(), streamed.regions.end());
   }
 

@@ -183,6 +183,7 @@ Json to_json(const TrainConfig& config) {
                {"states_on_host", config.states_on_host},
                {"gradients_on_host", config.gradients_on_host},
                {"weights_on_host", config.weights_on_host},
+               {"stepped_on_host", config.stepped_on_host},
                {"update", config.has_states_on_host() ? Json(name(config.update)) : Json(nullptr)},
                {"seq_len", config.seq_len},
                {"seed", config.seed},

@@ -75,6 +75,8 @@ struct TrainConfig {
   // Per cent of the regions whose gradients, and whose weights, are there while they do not run; so are the
   // states of these.
   std::int64_t gradients_on_host = 0, weights_on_host = 0;
+  std::int64_t stepped_on_host =
+      0;  // per cent of the parameters with states on the host: the CPU updates them
   optim::UpdateTime update = optim::UpdateTime::BeforeForward;  // of parameters with states on the host
   std::int64_t seq_len = 256;
   std::uint64_t seed = 0;

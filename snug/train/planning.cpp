@@ -49,7 +49,8 @@ plan::Setting setting_of(const TrainConfig& config) {
                      {plan::kHeadChunks.name, config.head_chunks},
                      {plan::kStatesOnHost.name, config.states_on_host},
                      {plan::kGradientsOnHost.name, config.gradients_on_host},
-                     {plan::kWeightsOnHost.name, config.weights_on_host}},
+                     {plan::kWeightsOnHost.name, config.weights_on_host},
+                     {plan::kSteppedOnHost.name, config.has_states_on_host() ? config.stepped_on_host : 0}},
           .accumulation = config.accumulation()};
 }
 
@@ -71,12 +72,20 @@ std::vector<SharesOnHost> shares_on_host(const TrainConfig& config) {
 
 }  // namespace
 
+std::int64_t balanced_steps(const plan::Hardware& hardware) {
+  constexpr double kStreamedBytes = 20;  // per parameter: moments and remainder, there and back
+  if (hardware.to_host_rate == 0) return 0;
+  const double streamed = hardware.both_ways_rate / kStreamedBytes;
+  return 10 * static_cast<std::int64_t>(10 * hardware.adam_rate / (hardware.adam_rate + streamed));
+}
+
 TrainConfig at_setting(TrainConfig config, const plan::Setting& setting) {
   config.micro_batch = setting[plan::kMicroBatch];
   config.head_chunks = setting[plan::kHeadChunks];
   config.states_on_host = setting[plan::kStatesOnHost];
   config.gradients_on_host = setting[plan::kGradientsOnHost];
   config.weights_on_host = setting[plan::kWeightsOnHost];
+  config.stepped_on_host = setting[plan::kSteppedOnHost];
   return config;
 }
 

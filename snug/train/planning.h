@@ -10,6 +10,7 @@
 #include "snug/base/export.h"
 #include "snug/machine/operator_probe.h"
 #include "snug/plan/cost.h"
+#include "snug/plan/hardware.h"
 #include "snug/session/plan_step.h"
 #include "snug/session/predict.h"
 #include "snug/session/verify.h"
@@ -20,6 +21,10 @@ namespace snug::train {
 // `micro_batches`: sequences per forward to choose from, the plain step's first; empty: every divisor of the
 // batch.
 SNUG_API Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro_batches = {});
+
+// Of the parameters whose states are on the host, the share (per cent, in tens) that the host has stepped in
+// the time in which the others stream.
+SNUG_API std::int64_t balanced_steps(const plan::Hardware& hardware);
 
 // The run under this plan, within its budget.
 SNUG_API void take(plan::Plan plan, TrainConfig& config);

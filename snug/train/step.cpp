@@ -91,6 +91,9 @@ double share(std::int64_t percent) {
 plan::Streamed streamed(const TrainingSetup& setup, const TrainConfig& config) {
   plan::Streamed streamed{.bytes = setup.optimizer->host_bytes(),
                           .beside_forward = config.update == optim::UpdateTime::BeforeForward};
+  const optim::SteppedThere stepped = setup.optimizer->stepped_there();
+  streamed.stepped = {stepped.parameters, stepped.bytes, stepped.gradient_bytes, stepped.sent_bytes,
+                      stepped.fetched_bytes};
   if (!setup.there) return streamed;
   streamed.bytes += setup.there->bytes();
   for (const auto& load : setup.there->loads()) {
@@ -118,7 +121,8 @@ TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, cons
                              {.on_host = share(config.states_on_host),
                               .store = account.host(),
                               .update = config.update,
-                              .parameters = there});
+                              .parameters = there,
+                              .stepped_there = share(config.stepped_on_host)});
   account.streams(streamed(*this, config));
 }
 

@@ -126,7 +126,7 @@ TEST(Planner, WhatASettingSavesThatIsNoCandidateIsCountedWithTheNextLever) {
 TEST(Planner, ALeverThatItDoesNotKnowIsAnError) {
   EXPECT_EQ(testing::message_of<Error>([] { Planner({invented(4, 0, 0)}); }),
             R"(a lever that there is not: {"gradients_on_host":0,"head_chunks":0,"micro_batch":4,)"
-            R"("states_on_host":0,"third":0,"weights_on_host":0,"accumulation":1})");
+            R"("states_on_host":0,"stepped_on_host":0,"third":0,"weights_on_host":0,"accumulation":1})");
 }
 
 TEST(Setting, SaysInWordsWhatIsNotAsUsual) {

@@ -52,14 +52,18 @@ TEST(PlacementOnCuda, TwentyStepsHaveTheBitsOfTheDevice) {
       const std::vector<double> plain = losses_of(config);
       ASSERT_EQ(losses_of(config), plain) << "a run is not repeated to the bit";
       for (const auto update : {optim::UpdateTime::InStep, optim::UpdateTime::BeforeForward})
-        for (const auto& [states, gradients, weights] :
-             {std::tuple(60, 0, 0), {0, 50, 50}, {100, 100, 100}}) {
+        for (const auto& [states, gradients, weights, stepped] : {std::tuple(60, 0, 0, 0),
+                                                                  {100, 0, 0, 50},
+                                                                  {0, 50, 50, 0},
+                                                                  {100, 100, 100, 0},
+                                                                  {100, 100, 100, 50}}) {
           config.update = update;
           config.states_on_host = states;
           config.gradients_on_host = gradients;
           config.weights_on_host = weights;
+          config.stepped_on_host = stepped;
           EXPECT_EQ(losses_of(config), plain)
-              << states << " " << gradients << " " << weights << " " << name(update);
+              << states << " " << gradients << " " << weights << " " << stepped << " " << name(update);
         }
     }
 }

@@ -52,11 +52,12 @@ TEST_F(StatesOnHost, ChangeMemoryAndNothingElse) {
         config.steps = 2;
         SCOPED_TRACE(to_json(config).dump());
         const std::vector<double> plain = losses_of(config);
-        for (const std::int64_t share : {40, 100})
+        for (const auto& [share, stepped] : {std::pair(40, 0), {100, 0}, {100, 60}})
           for (const auto update : {optim::UpdateTime::InStep, optim::UpdateTime::BeforeForward}) {
             config.states_on_host = share;
+            config.stepped_on_host = stepped;
             config.update = update;
-            EXPECT_EQ(losses_of(config), plain) << share << " % " << name(update);
+            EXPECT_EQ(losses_of(config), plain) << share << " % " << stepped << " % " << name(update);
           }
       }
 }
@@ -75,12 +76,15 @@ TEST_F(StatesOnHost, WithGradientsAndWeightsChangeMemoryAndNothingElse) {
         config.steps = 3;
         SCOPED_TRACE(to_json(config).dump());
         const std::vector<double> plain = losses_of(config);
-        for (const auto& [gradients, weights] : {std::pair(100, 0), {0, 100}, {50, 50}, {100, 100}})
+        for (const auto& [gradients, weights, stepped] :
+             {std::tuple(100, 0, 0), {0, 100, 50}, {50, 50, 100}, {100, 100, 0}, {100, 100, 50}})
           for (const auto update : {optim::UpdateTime::InStep, optim::UpdateTime::BeforeForward}) {
             config.gradients_on_host = gradients;
             config.weights_on_host = weights;
+            config.stepped_on_host = stepped;
             config.update = update;
-            EXPECT_EQ(losses_of(config), plain) << gradients << " " << weights << " " << name(update);
+            EXPECT_EQ(losses_of(config), plain)
+                << gradients << " " << weights << " " << stepped << " " << name(update);
           }
       }
 }
@@ -97,6 +101,7 @@ TEST_F(StatesOnHost, ARunGoesOnUnderAnotherPlacementAsIfNothingHadHappened) {
     config.states_on_host = share;
     config.gradients_on_host = share == 30 ? 60 : share;
     config.weights_on_host = share == 100 ? 100 : 0;
+    config.stepped_on_host = 100 - share;
     const auto more = losses_of(config, {.out_dir = folder.path() / "run", .save = true, .resume = true});
     parts.insert(parts.end(), more.begin(), more.end());
   }
