@@ -173,12 +173,14 @@ std::size_t HostParameters::place_of(hooks::RegionId id) const {
   return found == regions_.end() ? kNowhere : static_cast<std::size_t>(found - regions_.begin());
 }
 
-void HostParameters::set_before_fetch(const void* owner, std::function<void(hooks::RegionId)> tell) {
+void HostParameters::tell(const void* owner, Told told) {
   const std::lock_guard lock(mutex_);
-  if (tell)
-    before_fetch_[owner] = std::move(tell);
-  else
-    before_fetch_.erase(owner);
+  told_[owner] = std::move(told);
+}
+
+void HostParameters::tell_no_more(const void* owner) {
+  const std::lock_guard lock(mutex_);
+  told_.erase(owner);
 }
 
 void HostParameters::note_update(const at::Tensor& parameter) {
@@ -187,7 +189,8 @@ void HostParameters::note_update(const at::Tensor& parameter) {
 
 void HostParameters::fetch_weights(std::size_t place) {
   if (place >= regions_.size()) return;
-  for (const auto& [owner, tell] : before_fetch_) tell(regions_[place].id);
+  for (const auto& [owner, told] : told_)
+    if (told.before_fetch) told.before_fetch(regions_[place].id);
   for (const auto& weight : regions_[place].weights) weight->fetch();
 }
 
@@ -242,6 +245,8 @@ void HostParameters::after_backward(hooks::RegionId id) {
   for (std::size_t i = 0; i < regions_.size(); ++i)
     if (i != place)
       for (const auto& gradient : regions_[i].gradients) gradient->leave();
+  for (const auto& [owner, told] : told_)
+    if (told.before_send) told.before_send(id);
   std::vector<HostGradient*> sent;
   std::vector<at::Tensor> gradients;
   for (const auto& gradient : regions_[place].gradients) {

@@ -87,9 +87,14 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   at::Tensor home_of_gradient(const at::Tensor& parameter) const;
   host::CopyPtr* last_written(const at::Tensor& parameter) const;  // the last copy to home_of_weight()
   std::vector<host::CopyPtr> copies_of(const at::Tensor& parameter) const;  // all that may be under way
-  // Told before a region's weights are fetched; an empty one tells its owner no more.
-  void set_before_fetch(const void* owner, std::function<void(hooks::RegionId)> tell);
-  void note_update(const at::Tensor& parameter);  // of a weight on the host: autograd's check of versions
+  struct Told {
+    std::function<void(hooks::RegionId)> before_fetch;  // of a region's weights
+    std::function<void(hooks::RegionId)> before_send;   // of its gradients, when its backward ended
+  };
+  void tell(const void* owner, Told told);
+  void tell_no_more(const void* owner);
+  bool has_region(hooks::RegionId region) const { return place_of(region) != kNowhere; }
+  void note_update(const at::Tensor& parameter);  // of a weight on the host: what is on the device is old
 
  private:
   struct Region {
@@ -121,7 +126,7 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   std::unordered_map<const c10::TensorImpl*, HostWeight*> weights_;
   std::unordered_map<const c10::TensorImpl*, HostGradient*> gradients_;
   std::uint64_t bytes_ = 0;
-  std::unordered_map<const void*, std::function<void(hooks::RegionId)>> before_fetch_;  // by owner
+  std::unordered_map<const void*, Told> told_;  // by owner
   hooks::RegionListenerGuard guard_{*this};
 };
 

@@ -119,8 +119,10 @@ HostStates::Walk::Walk(HostStates& states, std::vector<Group> groups, std::funct
     for (std::int64_t begin = 0; begin < all; begin += most)
       slices_.push_back({i, begin, std::min(most, all - begin), {}});
   }
-  // What the last walk sent from other buffers may be fetched first by this one.
-  for (Buffer& buffer : states_.buffers_)
+}
+
+void HostStates::begin_walks() {
+  for (Buffer& buffer : buffers_)
     for (const host::CopyPtr& copy : buffer.sent) copy->wait();
 }
 

@@ -54,6 +54,9 @@ class HostStates {
     std::int64_t begin, count;
     std::vector<at::Tensor> tensors;  // flat, on the device; what is written there goes to the host
   };
+  // Before the walks of a step, which go through other states each: those of the step before may have sent
+  // what these fetch first.
+  void begin_walks();
   // Once through these groups. One walk at a time has the buffers.
   class Walk {
    public:

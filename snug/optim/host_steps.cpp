@@ -1,7 +1,8 @@
 #include "snug/optim/host_steps.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "snug/optim/host_tensor.h"
@@ -11,9 +12,9 @@ namespace snug::optim {
 HostSteps::HostSteps(c10::Device device, std::shared_ptr<host::Store> store, HostStates& states,
                      std::size_t parameters)
     : device_(device), store_(std::move(store)), states_(states), homes_(parameters) {
-  const auto count = static_cast<std::int64_t>(2 + 2 * parameters);
-  numbers_ = at::empty({count}, at::TensorOptions(at::kFloat).device(device));
-  numbers_there_ = states_.zeros({count}, at::kFloat);
+  const auto count = static_cast<std::int64_t>(parameters);
+  numbers_ = at::zeros({count, 4}, at::TensorOptions(at::kFloat).device(device));
+  numbers_there_ = states_.zeros({count, 4}, at::kFloat);
   if (store_) worker_ = std::make_unique<HostWorker>(store_);
 }
 
@@ -40,40 +41,51 @@ bool HostSteps::takes(std::size_t i, const at::Tensor& gradient) const {
   return homes_[i].gradient.defined() && homes_[i].gradient.scalar_type() == gradient.scalar_type();
 }
 
-void HostSteps::begin(const ops::UpdateControl& control, const at::Tensor& numbers) {
+// Rows of others in between are as they were.
+void HostSteps::begin(const std::vector<std::size_t>& which, const ops::UpdateControl& control,
+                      const at::Tensor& numbers) {
+  const auto [first, last] = std::ranges::minmax(which);
+  const auto rows = [&](const at::Tensor& all) {
+    return all.narrow(0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(last - first + 1));
+  };
+  const at::Tensor here = rows(numbers_);
   const auto set = [&](std::int64_t place, const std::optional<at::Tensor>& value, float otherwise) {
-    const at::Tensor one = numbers_.select(0, place);
-    value ? one.copy_(value->view(at::IntArrayRef{})) : one.fill_(otherwise);
+    const at::Tensor column = here.select(1, place);
+    value ? column.copy_(value->view(at::IntArrayRef{}).expand_as(column)) : column.fill_(otherwise);
   };
   set(0, control.factor, 1);
   set(1, control.skip, 0);
-  if (numbers.defined()) numbers_.narrow(0, 2, numbers_.numel() - 2).copy_(numbers.view(-1));
+  if (numbers.defined()) here.narrow(1, 2, 2).copy_(rows(numbers));
   if (store_)
-    numbers_sent_ = store_->link().copy_to_host(numbers_.const_data_ptr(), numbers_there_.mutable_data_ptr(),
-                                                numbers_.nbytes(), nullptr);
+    numbers_sent_ = store_->link().copy_to_host(
+        here.const_data_ptr(), rows(numbers_there_).mutable_data_ptr(), here.nbytes(), nullptr);
 }
 
-HostWorker::Ticket HostSteps::push(std::size_t i, const at::Tensor& parameter, const at::Tensor& gradient,
-                                   std::vector<host::CopyPtr> before,
-                                   std::function<void(const Here&)> update) {
+HostSteps::Asked HostSteps::push(std::size_t i, const at::Tensor& parameter, const at::Tensor& gradient,
+                                 std::vector<host::CopyPtr> before, std::function<void(const Here&)> update) {
   const Home& home = homes_[i];
   if (home.has_weight_here) parameter.unsafeGetTensorImpl()->bump_version();  // as an operator that writes
   if (!store_) return {};
+  Asked asked;
   const auto send = [&](const at::Tensor& from, const at::Tensor& to) {
-    before.push_back(
+    asked.sent.push_back(
         store_->link().copy_to_host(from.const_data_ptr(), to.mutable_data_ptr(), from.nbytes(), nullptr));
   };
-  before.push_back(numbers_sent_);
   if (gradient.defined()) send(gradient, home.gradient);
   if (home.has_weight_here) send(parameter, home.weight);
+  before.push_back(numbers_sent_);
+  before.insert(before.end(), asked.sent.begin(), asked.sent.end());
+  const at::Tensor row = numbers_there_.select(0, static_cast<std::int64_t>(i));
   Here here{.weight = home.weight,
             .gradient = home.gradient,
-            .control = {numbers_there_.select(0, 0), numbers_there_.select(0, 1)},
-            .numbers = numbers_there_.narrow(0, 2 + 2 * static_cast<std::int64_t>(i), 2)};
-  return worker_->push({.before = std::move(before),
-                        .update = [here = std::move(here), update = std::move(update)] { update(here); },
-                        .weight = home.weight,
-                        .to = home.has_weight_here ? parameter.mutable_data_ptr() : nullptr});
+            .control = {row.select(0, 0), row.select(0, 1)},
+            .numbers = row.narrow(0, 2, 2)};
+  asked.ticket =
+      worker_->push({.before = std::move(before),
+                     .update = [here = std::move(here), update = std::move(update)] { update(here); },
+                     .weight = home.weight,
+                     .to = home.has_weight_here ? parameter.mutable_data_ptr() : nullptr});
+  return asked;
 }
 
 void HostSteps::finish() {

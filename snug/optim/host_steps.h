@@ -28,8 +28,9 @@ class HostSteps {
   bool takes(std::size_t i, const at::Tensor& gradient) const;  // of a type that has room in its home
   const SteppedThere& all() const { return all_; }
 
-  // Before the updates of one step. `numbers`: see Optimizer::numbers_of_step().
-  void begin(const ops::UpdateControl& control, const at::Tensor& numbers);
+  // Before these are updated. `numbers`: see Optimizer::numbers_of_step().
+  void begin(const std::vector<std::size_t>& which, const ops::UpdateControl& control,
+             const at::Tensor& numbers);
 
   // All on the host.
   struct Here {
@@ -37,9 +38,13 @@ class HostSteps {
     ops::UpdateControl control;
     at::Tensor numbers;
   };
+  struct Asked {
+    HostWorker::Ticket ticket;
+    std::vector<host::CopyPtr> sent;  // to be waited for before the gradient goes
+  };
   // Asks for one. `gradient`: undefined if it is in its home; `before`: copies of what is.
-  HostWorker::Ticket push(std::size_t i, const at::Tensor& parameter, const at::Tensor& gradient,
-                          std::vector<host::CopyPtr> before, std::function<void(const Here&)> update);
+  Asked push(std::size_t i, const at::Tensor& parameter, const at::Tensor& gradient,
+             std::vector<host::CopyPtr> before, std::function<void(const Here&)> update);
   void finish();  // the host waits for all
 
  private:
@@ -52,7 +57,7 @@ class HostSteps {
   const std::shared_ptr<host::Store> store_;
   HostStates& states_;
   std::vector<Home> homes_;
-  at::Tensor numbers_, numbers_there_;  // factor, skip, then two of each parameter; on the device and here
+  at::Tensor numbers_, numbers_there_;  // of each parameter factor, skip, and two; on the device and here
   host::CopyPtr numbers_sent_;
   SteppedThere all_;
   std::unique_ptr<HostWorker> worker_;  // the first to go; null on Meta

@@ -59,6 +59,7 @@ std::int64_t HostWeight::version() const {
 }
 
 void HostWeight::note_update() {
+  drop();
   if (const at::Tensor parameter = parameter_.lock(); parameter.defined())
     parameter.unsafeGetTensorImpl()->bump_version();
 }

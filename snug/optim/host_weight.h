@@ -33,7 +33,7 @@ class HostWeight {
   void write(const std::function<void()>& fill);  // on the device, then to the host
   void finish();                                  // the host waits: it may read and write host()
   void bring_back() noexcept;                     // for good, if the parameter is still used
-  void note_update();                             // as every operator that writes does
+  void note_update();                             // of host(): what is here is old, for autograd too
 
   const at::Tensor& host() const { return host_; }
   host::CopyPtr& written() { return written_; }  // the last copy to the host

@@ -3,6 +3,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -18,6 +21,7 @@
 #include "snug/optim/host_states.h"
 #include "snug/optim/host_steps.h"
 #include "snug/optim/host_tensor.h"
+#include "snug/optim/in_backward.h"
 
 namespace snug::optim {
 namespace {
@@ -81,6 +85,17 @@ struct Optimizer::Streamed {
   }
 };
 
+struct Optimizer::Asked : HostSteps::Asked {};
+
+struct Optimizer::Updated {
+  std::vector<at::Tensor> norms;  // of the gradients, by parameter
+  std::vector<Ticket> tickets;
+  // Of the last region: what must be over before its gradients go, and these.
+  std::unique_ptr<c10::Event> done;
+  std::vector<host::CopyPtr> sent;
+  std::vector<at::Tensor> gradients;
+};
+
 Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master master,
                      std::vector<std::string> moments, const Placement& placement)
     : parameters_(std::move(parameters)),
@@ -98,13 +113,20 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master maste
   if (std::ranges::count(is_hosted_, true) > 0)
     host_ = std::make_unique<HostStates>(parameters_[0].device(), placement.store);
   for (std::size_t i = 0; i < parameters_.size(); ++i) make_states(i, is_hosted_[i] ? host_.get() : nullptr);
+  if (placement.update == UpdateTime::InBackward) {
+    in_backward_ = std::make_unique<InBackward>(
+        parameters_, [this](hooks::RegionId region) { return there_ && there_->has_region(region); });
+    if (there_)
+      there_->tell(this, {.before_send = [this](hooks::RegionId) { in_backward_->take_complete(); }});
+  }
   if (!host_) return;
   make_buffers();
   if (placement.stepped_there > 0) choose_stepped_there(placement);
-  if (placement.update == UpdateTime::InStep) return;
+  if (placement.update != UpdateTime::BeforeForward) return;
   deferred_ = std::make_unique<Deferred>(host_->stream_beside());
   if (there_)
-    there_->set_before_fetch(this, [this](hooks::RegionId region) { deferred_->ask_for_region(region); });
+    there_->tell(this,
+                 {.before_fetch = [this](hooks::RegionId region) { deferred_->ask_for_region(region); }});
 }
 
 void Optimizer::choose_stepped_there(const Placement& placement) {
@@ -138,7 +160,7 @@ void Optimizer::make_buffers() {
 }
 
 Optimizer::~Optimizer() {
-  if (there_) there_->set_before_fetch(this, nullptr);
+  if (there_) there_->tell_no_more(this);
   if (deferred_ && deferred_->is_waiting())
     TORCH_WARN("updates that were deferred are lost: the destructor of this optimizer does not call end()");
 }
@@ -209,7 +231,12 @@ void Optimizer::step(double lr, const ops::UpdateControl& control) {
   check_not_negative(lr, "lr");
   at::NoGradGuard no_grad;
   if (deferred_) deferred_->check_unused();
+  const bool had_backward = end_backward();
+  check(!had_backward || (!control.factor && !control.skip),
+        "gradients that were used in the backward cannot be clipped, unscaled or skipped any more: leave out "
+        "last_pass(), or `control`");
   finish();
+  if (host_) host_->begin_walks();
   if (there_) there_->before_update();
   std::vector<Pending> now, later;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -237,23 +264,24 @@ void Optimizer::begin_update(const std::vector<Pending>& which, const ops::Updat
   }
   count_step(numbers, control);
   if (std::ranges::any_of(which, [&](const Pending& update) { return is_stepped_there(update); }))
-    stepped_there_->begin(control, numbers_of_step());
+    stepped_there_->begin(numbers, control, numbers_of_step());
 }
 
 bool Optimizer::is_stepped_there(const Pending& update) const {
   return stepped_there_ && stepped_there_->takes(update.number, update.gradient);
 }
 
-Optimizer::Ticket Optimizer::ask_host(const Pending& update, double lr) {
+Optimizer::Asked Optimizer::ask_host(const Pending& update, double lr) {
   const std::size_t i = update.number;
   const at::Tensor& parameter = parameters_[i];
-  return stepped_there_->push(i, parameter, update.gradient_is_there ? at::Tensor() : update.gradient,
-                              there_ ? there_->copies_of(parameter) : std::vector<host::CopyPtr>(),
-                              [this, i, lr](const HostSteps::Here& here) {
-                                Part whole = part(i, here.weight, here.gradient, states_[i]);
-                                whole.numbers = here.numbers;
-                                this->update({whole}, lr, here.control);
-                              });
+  const auto step_it = [this, i, lr](const HostSteps::Here& here) {
+    Part whole = part(i, here.weight, here.gradient, states_[i]);
+    whole.numbers = here.numbers;
+    this->update({whole}, lr, here.control);
+  };
+  return {stepped_there_->push(i, parameter, update.gradient_is_there ? at::Tensor() : update.gradient,
+                               there_ ? there_->copies_of(parameter) : std::vector<host::CopyPtr>(),
+                               step_it)};
 }
 
 Optimizer::Part Optimizer::part(std::size_t i, const at::Tensor& weight, const at::Tensor& gradient,
@@ -270,26 +298,30 @@ void Optimizer::update_all(const std::vector<Pending>& which, double lr, const o
   begin_update(which, control);
   std::vector<Part> here;
   std::vector<Ticket> there;
-  std::vector<const Pending*> streamed;
-  std::vector<HostStates::Group> groups;
+  std::vector<Pending> streamed;
   for (const Pending& update : which) {
     const std::size_t i = update.number;
     if (is_stepped_there(update)) {
-      there.push_back(ask_host(update, lr));
+      there.push_back(ask_host(update, lr).ticket);
     } else if (is_hosted_[i]) {
-      streamed.push_back(&update);
-      groups.push_back(Streamed::group(*this, update));
+      streamed.push_back(update);
     } else {
       here.push_back(part(i, parameters_[i], update.gradient, states_[i]));
     }
   }
   // Those that are here beside the last copies.
-  if (!streamed.empty())
-    HostStates::Walk(*host_, groups, [&](const HostStates::Slice& slice) {
-      Streamed::update(*this, *streamed[slice.group], slice, lr, control);
-    }).go_to(groups.size());
+  stream(streamed, lr, control);
   if (!here.empty()) update(here, lr, control);
   for (const Ticket& ticket : there) wait_for(ticket);
+}
+
+void Optimizer::stream(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control) {
+  if (which.empty()) return;
+  std::vector<HostStates::Group> groups;
+  for (const Pending& update : which) groups.push_back(Streamed::group(*this, update));
+  HostStates::Walk(*host_, std::move(groups), [&](const HostStates::Slice& slice) {
+    Streamed::update(*this, which[slice.group], slice, lr, control);
+  }).go_to(which.size());
 }
 
 // The settings of this step go with them. Regions come in the order of their first parameters.
@@ -315,7 +347,7 @@ void Optimizer::defer(const std::vector<Pending>& which, double lr, const ops::U
   for (std::size_t i = 0; i < updates->size(); ++i) {
     const Pending update = pending_of((*updates)[i]);
     if (is_stepped_there(update)) {
-      tickets[i] = ask_host(update, lr);
+      tickets[i] = ask_host(update, lr).ticket;
       continue;
     }
     streamed.push_back(i);
@@ -334,11 +366,90 @@ void Optimizer::defer(const std::vector<Pending>& which, double lr, const ops::U
       [tickets](std::size_t i) { wait_for(tickets[i]); });
 }
 
+void Optimizer::last_pass(double lr) {
+  check_not_negative(lr, "lr");
+  if (!in_backward_) return;
+  end_backward();
+  if (host_) host_->begin_walks();
+  in_backward_->begin(
+      [this, lr](const std::vector<std::size_t>& numbers) { update_in_backward(numbers, lr); });
+}
+
+void Optimizer::update_in_backward(const std::vector<std::size_t>& numbers, double lr) {
+  release_updated();
+  std::vector<Pending> here, there, streamed, all;
+  std::vector<at::Tensor> gradients;
+  for (const std::size_t i : numbers) {
+    Pending update = pending(i);
+    if (!update.gradient.defined() || update.gradient_is_there || !is_usable(update.gradient, parameters_[i]))
+      continue;  // for step()
+    all.push_back(update);
+    gradients.push_back(update.gradient);
+    (is_stepped_there(update) ? there : is_hosted_[i] ? streamed : here).push_back(std::move(update));
+  }
+  if (all.empty()) return;
+  if (!updated_) updated_ = std::make_unique<Updated>(Updated{std::vector<at::Tensor>(parameters_.size())});
+  const std::vector<at::Tensor> norms = at::_foreach_norm(gradients, 2, at::kFloat);
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    updated_->norms[all[k].number] = norms[k];
+    if (there_) there_->forget_gradient(parameters_[all[k].number]);
+    parameters_[all[k].number].mutable_grad().reset();
+  }
+  begin_update(all, {});
+  for (const Pending& update : there) {
+    Asked asked = ask_host(update, lr);
+    updated_->tickets.push_back(std::move(asked.ticket));
+    updated_->sent.insert(updated_->sent.end(), asked.sent.begin(), asked.sent.end());
+  }
+  stream_beside(streamed, lr);
+  std::vector<Part> parts;
+  for (const Pending& update : here)
+    parts.push_back(part(update.number, parameters_[update.number], update.gradient, states_[update.number]));
+  if (!parts.empty()) update(parts, lr, {});
+  for (const auto* away : {&there, &streamed})
+    for (const Pending& update : *away) updated_->gradients.push_back(update.gradient);
+}
+
+void Optimizer::stream_beside(const std::vector<Pending>& which, double lr) {
+  if (which.empty()) return;
+  const std::optional<c10::Stream> beside = host_->stream_beside();
+  std::optional<c10::StreamGuard> guard;
+  if (beside) {  // after what the backward was given
+    c10::Event reached(beside->device_type());
+    reached.record(c10::impl::VirtualGuardImpl(beside->device_type()).getStream(beside->device()));
+    reached.block(*beside);
+    guard.emplace(*beside);
+  }
+  stream(which, lr, {});
+  if (!beside) return;
+  updated_->done = std::make_unique<c10::Event>(beside->device_type());
+  updated_->done->record(*beside);
+}
+
+// One region later, when most of it is over.
+void Optimizer::release_updated() {
+  if (!updated_) return;
+  if (const auto done = std::exchange(updated_->done, nullptr))
+    done->block(c10::impl::VirtualGuardImpl(done->device_type()).getStream(parameters_[0].device()));
+  for (const host::CopyPtr& copy : std::exchange(updated_->sent, {})) copy->wait();
+  updated_->gradients.clear();
+}
+
+bool Optimizer::end_backward() {
+  if (in_backward_) in_backward_->end();
+  if (!updated_) return false;
+  release_updated();
+  for (const Ticket& ticket : updated_->tickets) wait_for(ticket);
+  updated_.reset();
+  return true;
+}
+
 void Optimizer::finish() {
   if (deferred_) deferred_->finish();
 }
 
 void Optimizer::end() noexcept try {
+  end_backward();
   finish();
   if (stepped_there_) stepped_there_->finish();  // of a step that failed
 } catch (const std::exception& error) {
@@ -346,6 +457,7 @@ void Optimizer::end() noexcept try {
 }
 
 void Optimizer::zero_grad() {
+  end_backward();
   for (at::Tensor& parameter : parameters_) {
     if (there_) there_->forget_gradient(parameter);
     parameter.mutable_grad().reset();
@@ -366,6 +478,10 @@ at::Tensor Optimizer::gradient_norm() const {
   std::vector<at::Tensor> here, norms;
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (updated_ && updated_->norms[i].defined()) {
+      norms.push_back(updated_->norms[i]);
+      continue;
+    }
     const Pending update = pending(i);
     if (!update.gradient.defined()) continue;
     if (!update.gradient_is_there) {

@@ -29,15 +29,17 @@ class Deferred;
 class HostParameters;
 class HostStates;
 class HostSteps;
+class InBackward;
 
 // Where the fp32 value of a bf16 weight lives: as the 16 bits that the weight lacks, or whole beside it. fp16
 // weights always have it whole. Both are the same number, bit for bit.
 enum class Master { Split, Fp32 };
 
-// When parameters whose states are on the host are updated: in step(), or when the region that they are bound
-// to (hooks/region.h) runs forward again, beside the forward of the regions before it. Those that are bound
-// to none are updated in step().
-enum class UpdateTime { InStep, BeforeForward };
+// BeforeForward: parameters whose states are on the host wait until the region that they are bound to
+// (hooks/region.h) runs forward again, beside the forward of the regions before it; others are updated in
+// step(). InBackward: all are updated in the backward that last_pass() was called before, each when that of a
+// region ends and its gradient is complete, beside the regions after it; nothing can be clipped then.
+enum class UpdateTime { InStep, BeforeForward, InBackward };
 
 // Where states wait between steps: on the parameters' device, or some of them in host memory. The numbers are
 // the same.
@@ -80,6 +82,10 @@ class SNUG_API Optimizer {
   // go in slices (see host_states.h). `control` clips and unscales on the way, or calls the step off; see
   // clip.h.
   void step(double lr, const ops::UpdateControl& control = {});
+  // The next backward is the last one before step(). With UpdateTime::InBackward it updates parameters and
+  // frees their gradients, region by region, at this rate: step() does what is left, and takes no control.
+  // A backward that fails leaves some parameters updated and others not. Else nothing happens.
+  void last_pass(double lr);
   void step() { step(lr_); }
   void step_unscaled(const at::Tensor& factor, const at::Tensor& skip) { step(lr_, {factor, skip}); }
   void zero_grad();  // frees the gradients: they are undefined afterwards
@@ -148,7 +154,13 @@ class SNUG_API Optimizer {
             const std::vector<at::Tensor>& states) const;
   bool is_stepped_there(const Pending& update) const;
   using Ticket = std::shared_future<std::shared_ptr<host::Copy>>;  // see HostWorker
-  Ticket ask_host(const Pending& update, double lr);
+  struct Asked;                                                    // of the host
+  Asked ask_host(const Pending& update, double lr);
+  void update_in_backward(const std::vector<std::size_t>& numbers, double lr);
+  void stream(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control);
+  void stream_beside(const std::vector<Pending>& which, double lr);
+  void release_updated();  // gradients
+  bool end_backward();     // whether parameters were updated in it
   void update_all(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control);
   void defer(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control);
   void begin_update(const std::vector<Pending>& which, const ops::UpdateControl& control);
@@ -164,6 +176,9 @@ class SNUG_API Optimizer {
   std::shared_ptr<HostParameters> there_;        // null: nothing is
   std::unique_ptr<HostSteps> stepped_there_;     // null: nothing is
   std::unique_ptr<Deferred> deferred_;           // null: nothing is
+  std::unique_ptr<InBackward> in_backward_;      // null: nothing is
+  struct Updated;
+  std::unique_ptr<Updated> updated_;  // in the backward; null: nothing is
   double lr_;
 };
 

@@ -33,6 +33,10 @@ TEST_F(HostParametersTest, TheBitsAreThoseOfParametersThatStay) {
   testing::expect_bits_of_parameters_that_stay(at::kCPU);
 }
 
+TEST_F(HostParametersTest, UpdatesInTheBackwardHaveTheBitsOfThoseInStep) {
+  testing::expect_bits_of_updates_in_step(at::kCPU);
+}
+
 TEST_F(HostParametersTest, TheyTakeTheHostsMemoryAndLeaveTheDevices) {
   ThereNet net(4);
   const auto there = send_away(net, store_, {0.5, 1});

@@ -105,6 +105,10 @@ TEST_F(OptimCuda, ClippingFollowsTheCpuAndKeepsItsFactorInFp32) {
   }
 }
 
+TEST_F(OptimCuda, UpdatesInTheBackwardHaveTheBitsOfThoseInStep) {
+  testing::expect_bits_of_updates_in_step(at::Device(at::kCUDA, 0));
+}
+
 TEST_F(OptimCuda, ParametersOnTheHostHaveTheBitsOfThoseThatStay) {
   testing::expect_bits_of_parameters_that_stay(at::Device(at::kCUDA, 0));
 }

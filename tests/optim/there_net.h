@@ -109,6 +109,55 @@ inline void expect_bits_of_parameters_that_stay(at::Device device, at::ScalarTyp
   expect_same_weights(*optimizer, plain);
 }
 
+// Updated in the backward, against in step(): in steps of one to three passes, with states, weights and
+// gradients here, there, or some here and some there.
+inline void expect_bits_of_updates_in_step(at::Device device, at::ScalarType dtype, double on_host,
+                                           optim::HostShares shares, double stepped_there, bool recomputes) {
+  SCOPED_TRACE(::testing::Message() << dtype << ", states " << on_host << ", weights " << shares.weights
+                                    << ", gradients " << shares.gradients << ", stepped there "
+                                    << stepped_there << (recomputes ? ", recomputed" : ""));
+  const auto store = std::make_shared<host::Store>(device, host::StoreOptions{.budget_bytes = 256_MiB});
+  const auto norms_of = [&](ThereNet& some, optim::Optimizer& optimizer, bool in_backward) {
+    std::vector<float> norms;
+    for (int i = 0; i < 4; ++i) {
+      const int passes = 1 + i % 3;
+      for (int k = 0; k < passes; ++k) {
+        if (k + 1 == passes) optimizer.last_pass(1e-2);
+        some.pass(10 * i + k, recomputes);
+      }
+      for (const at::Tensor& parameter : some.parameters())
+        EXPECT_NE(parameter.grad().defined(), in_backward);
+      norms.push_back(optimizer.gradient_norm().item<float>());
+      optimizer.step(1e-2);
+      optimizer.zero_grad();
+    }
+    return norms;
+  };
+  ThereNet plain(5, device, dtype);
+  optim::AdamW here(plain.parameters(), {.lr = 1e-2});
+  const std::vector<float> norms = norms_of(plain, here, false);
+  ThereNet net(5, device, dtype);
+  const bool any_there = shares.weights > 0 || shares.gradients > 0;
+  optim::AdamW optimizer(net.parameters(),
+                         {.placement = {.on_host = on_host,
+                                        .store = store,
+                                        .update = optim::UpdateTime::InBackward,
+                                        .parameters = any_there ? send_away(net, store, shares) : nullptr,
+                                        .stepped_there = stepped_there}});
+  EXPECT_EQ(norms_of(net, optimizer, true), norms);
+  expect_same_weights(optimizer, plain);
+}
+
+inline void expect_bits_of_updates_in_step(at::Device device) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16})
+    for (const bool recomputes : {false, true})
+      for (const double stepped_there : {0.0, 0.5}) {
+        if (stepped_there == 0) expect_bits_of_updates_in_step(device, dtype, 0, {}, 0, recomputes);
+        for (const optim::HostShares shares : {optim::HostShares{}, {1, 1}, {0.5, 0.5}})
+          expect_bits_of_updates_in_step(device, dtype, 1, shares, stepped_there, recomputes);
+      }
+}
+
 inline void expect_bits_of_parameters_that_stay(at::Device device) {
   for (const auto dtype : {at::kFloat, at::kBFloat16})
     for (const optim::HostShares shares : {optim::HostShares{1, 1}, {1, 0}, {0, 1}, {0.5, 0.5}, {0.3, 0.7}})
