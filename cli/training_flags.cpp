@@ -144,9 +144,12 @@ void add_step_flags(CLI::App& verb, TrainingFlags& flags) {
              "Default bf16 on a GPU, fp32 on the CPU");
   add_choice(verb, "--optimizer", "adamw|sgd", flags.optimizer, train::parse_optimizer, "Default adamw");
   add_number(verb, "--momentum", flags.momentum, "sgd; default 0", 1);
-  add_choice(verb, "--update", "step|forward", flags.update, train::parse_update,
-             "When parameters with states on the host are updated: at the end of the step, or just before "
-             "their block runs again, beside the blocks before it; default forward");
+  add_choice(
+      verb, "--update", "step|forward|backward", flags.update, train::parse_update,
+      "When parameters are updated: at the end of the step; those with states on the host just before "
+      "their block runs again, beside the blocks before it; all in the last backward, which frees each "
+      "gradient at once (needs --clip 0, no fp16). Default backward or forward with states on the host, "
+      "else step");
   const auto parse_stepped = [](const std::string& text) {
     return text == "none" ? 0 : train::parse_share_on_host(text, "stepped_on_host");
   };
@@ -217,7 +220,7 @@ train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_
   config.gradients_on_host = flags.gradients_on_host.value_or(0);
   config.weights_on_host = flags.weights_on_host.value_or(0);
   config.stepped_on_host = flags.stepped_on_host.value_or(0);
-  config.update = flags.update.value_or(config.update);
+  config.update = flags.update;
   config.host_budget_bytes = flags.host_budget;
   config.model_name = flags.model;
   config.model = models::load_config(flags.model);

@@ -53,7 +53,8 @@ struct SNUG_API Setting {
 struct Streamed {
   std::uint64_t bytes = 0;
   std::uint64_t read_bytes = 0;  // of these, what does not go back: gradients
-  bool beside_forward = false;   // while the first pass runs forward; else after the last backward
+  // While the first pass runs forward, or while the last one runs backward; else after that.
+  bool beside_forward = false, beside_backward = false;
   // What the host updates by itself.
   struct Stepped {
     std::uint64_t parameters = 0;                     // elements

@@ -433,13 +433,16 @@ void StepModel::share_seconds() {
   }
   const double optimizer = seconds_between({last, static_cast<std::uint32_t>(operator_seconds_.size())});
   problem_.passes = step_passes_;
-  // What streams does so behind the optimizer's kernels, or behind the first pass's forward, which it slows.
+  // What streams does so behind the optimizer's kernels, or behind a forward or backward, which it slows.
   // Of that, 0.5 to 0.8 was seen to hide it on an H200: an update's kernels wait for products to leave them
   // room.
-  constexpr double kOfForward = 0.6;
+  constexpr double kOfPass = 0.6;
   const double streaming = streaming_seconds();
-  const double hidden = streamed_.beside_forward ? kOfForward * forward_seconds() : optimizer;
-  const double slowed = streamed_.beside_forward ? links_.copy_slowdown * std::min(streaming, hidden) : 0;
+  const bool is_beside = streamed_.beside_forward || streamed_.beside_backward;
+  const double hidden = streamed_.beside_forward    ? kOfPass * forward_seconds()
+                        : streamed_.beside_backward ? kOfPass * backward_seconds()
+                                                    : optimizer;
+  const double slowed = is_beside ? links_.copy_slowdown * std::min(streaming, hidden) : 0;
   problem_.fixed_seconds =
       optimizer + std::max(0.0, streaming - hidden) + slowed + step_passes_ * std::max(outside, 0.0);
   if (links_.are_there())
@@ -476,6 +479,12 @@ double StepModel::streaming_seconds() const {
 double StepModel::forward_seconds() const {
   double seconds = 0;
   for (const std::size_t call : passes_.front()) seconds += seconds_between(sketch_->calls[call].forward);
+  return seconds;
+}
+
+double StepModel::backward_seconds() const {
+  double seconds = 0;
+  for (const std::size_t call : passes_.back()) seconds += seconds_between(sketch_->calls[call].backward);
   return seconds;
 }
 

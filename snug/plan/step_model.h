@@ -90,6 +90,7 @@ class SNUG_API StepModel {
   void share_seconds();
   void add_streamed(const std::string& region, Choice& choice) const;
   double streaming_seconds() const;
+  double backward_seconds() const;     // of the last pass, without what is recomputed
   double forward_seconds() const;      // of the first pass
   std::uint64_t most_on_host() const;  // of one region
   double seconds_between(Sketch::Call::Operators operators) const;

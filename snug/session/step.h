@@ -58,6 +58,7 @@ class Account {
     streamed_->bytes += streamed.bytes;
     streamed_->read_bytes += streamed.read_bytes;
     streamed_->beside_forward |= streamed.beside_forward;
+    streamed_->beside_backward |= streamed.beside_backward;
     streamed_->stepped.parameters += streamed.stepped.parameters;
     streamed_->stepped.bytes += streamed.stepped.bytes;
     streamed_->stepped.read_bytes += streamed.stepped.read_bytes;

@@ -105,13 +105,37 @@ std::string_view name(optim::Master master) {
 }
 
 optim::UpdateTime parse_update(std::string_view text) {
-  for (optim::UpdateTime update : {optim::UpdateTime::InStep, optim::UpdateTime::BeforeForward})
+  using enum optim::UpdateTime;
+  for (optim::UpdateTime update : {InStep, BeforeForward, InBackward})
     if (text == name(update)) return update;
-  fail("`update` must be step or forward, got \"", text, "\"");
+  fail("`update` must be step, forward or backward, got \"", text, "\"");
 }
 
 std::string_view name(optim::UpdateTime update) {
-  return update == optim::UpdateTime::InStep ? "step" : "forward";
+  switch (update) {
+    case optim::UpdateTime::InStep:
+      return "step";
+    case optim::UpdateTime::BeforeForward:
+      return "forward";
+    case optim::UpdateTime::InBackward:
+      return "backward";
+  }
+  return "";
+}
+
+namespace {
+
+// The norm of all gradients decides how each is used.
+bool needs_all_gradients(const TrainConfig& config) {
+  return config.optimizer.clip > 0 || config.precision == Precision::Fp16;
+}
+
+}  // namespace
+
+optim::UpdateTime update_time(const TrainConfig& config) {
+  if (config.update) return *config.update;
+  if (!config.has_states_on_host()) return optim::UpdateTime::InStep;
+  return needs_all_gradients(config) ? optim::UpdateTime::BeforeForward : optim::UpdateTime::InBackward;
 }
 
 Treatment treatment(const TrainConfig& config) {
@@ -152,6 +176,9 @@ void validate(const TrainConfig& config) {
   check(config.seq_len <= config.model.max_positions, "`seq_len` ", config.seq_len, " is longer than the ",
         config.model.max_positions, " positions of ", config.model_name);
   check_master(config.precision, config.optimizer.master);
+  check(config.update != optim::UpdateTime::InBackward || !needs_all_gradients(config),
+        "`update` backward uses each gradient before the others are known: it needs `clip` 0 and another "
+        "`precision` than fp16");
   const std::string missing = missing_attention(config);
   check(missing.empty() || config.allow_quadratic, missing,
         "; `allow_quadratic` runs it in plain operators, whose memory grows with the square of `seq_len`");
@@ -184,7 +211,7 @@ Json to_json(const TrainConfig& config) {
                {"gradients_on_host", config.gradients_on_host},
                {"weights_on_host", config.weights_on_host},
                {"stepped_on_host", config.stepped_on_host},
-               {"update", config.has_states_on_host() ? Json(name(config.update)) : Json(nullptr)},
+               {"update", config.has_states_on_host() ? Json(name(update_time(config))) : Json(nullptr)},
                {"seq_len", config.seq_len},
                {"seed", config.seed},
                {"device", config.device.str()},

@@ -77,7 +77,7 @@ struct TrainConfig {
   std::int64_t gradients_on_host = 0, weights_on_host = 0;
   std::int64_t stepped_on_host =
       0;  // per cent of the parameters with states on the host: the CPU updates them
-  optim::UpdateTime update = optim::UpdateTime::BeforeForward;  // of parameters with states on the host
+  std::optional<optim::UpdateTime> update;  // default: see update_time()
   std::int64_t seq_len = 256;
   std::uint64_t seed = 0;
   c10::Device device = c10::kCPU;
@@ -99,6 +99,10 @@ struct TrainConfig {
 };
 
 SNUG_API Treatment treatment(const TrainConfig& config);
+
+// As configured. Default: of parameters with states on the host in the backward, if nothing is clipped or
+// scaled, else before their block's next forward; of others in the step.
+SNUG_API optim::UpdateTime update_time(const TrainConfig& config);
 
 // Throws Error for a master that the precision has no use for.
 SNUG_API void check_master(Precision precision, std::optional<optim::Master> master);

@@ -54,19 +54,32 @@ plan::Setting setting_of(const TrainConfig& config) {
           .accumulation = config.accumulation()};
 }
 
+constexpr auto kUsualUpdate = optim::UpdateTime::BeforeForward;  // of plans that name none
+
+// Of those settings that have states on the host.
+optim::UpdateTime planned_update(TrainConfig config) {
+  config.states_on_host = 100;
+  return update_time(config);
+}
+
 // Per cent.
 struct SharesOnHost {
   std::int64_t states = 0, gradients = 0, weights = 0;
 };
 
-// States first: they move once a step, gradients and weights in every pass.
+// States first: they move once a step, gradients and weights in every pass. Where gradients are used at once
+// and no pass adds to them they need no place.
 std::vector<SharesOnHost> shares_on_host(const TrainConfig& config) {
   const bool has_states = config.optimizer.kind == OptimizerKind::AdamW || config.optimizer.momentum > 0 ||
                           config.precision != Precision::Fp32;
   std::vector<SharesOnHost> shares{{}};
   if (has_states) shares.insert(shares.end(), {{25}, {50}, {75}, {100}});
   const std::int64_t states = has_states ? 100 : 0;
-  shares.insert(shares.end(), {{states, 100}, {states, 100, 50}, {states, 100, 100}});
+  const bool has_gradients =
+      config.accumulation() > 1 || planned_update(config) != optim::UpdateTime::InBackward;
+  const std::int64_t gradients = has_gradients ? 100 : 0;
+  if (has_gradients) shares.push_back({states, gradients});
+  shares.insert(shares.end(), {{states, gradients, 50}, {states, gradients, 100}});
   return shares;
 }
 
@@ -101,20 +114,22 @@ Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro
                          {"momentum", config.optimizer.momentum},
                          {"allow_quadratic", config.allow_quadratic}},
             .scratch_share = scratch_share(config)};
-  if (config.update != TrainConfig().update) step.identity["update"] = name(config.update);
+  if (const auto update = planned_update(config); update != kUsualUpdate)
+    step.identity["update"] = name(update);
   for (const std::int64_t micro : micro_batches.empty() ? divisors(config.batch_size) : micro_batches)
-    for (const std::int64_t chunks : head_chunks(config, micro))
-      for (const SharesOnHost& shares : shares_on_host(config)) {
+    for (const std::int64_t chunks : head_chunks(config, micro)) {
+      TrainConfig shape = config;
+      shape.micro_batch = micro;
+      shape.head_chunks = chunks;
+      for (const SharesOnHost& shares : shares_on_host(shape)) {
         // Who is that short of memory takes the finest.
-        if (shares.gradients > 0 && chunks != head_chunks(config, micro).back()) continue;
-        TrainConfig shape = config;
-        shape.micro_batch = micro;
-        shape.head_chunks = chunks;
+        if (shares.gradients + shares.weights > 0 && chunks != head_chunks(config, micro).back()) continue;
         shape.states_on_host = shares.states;
         shape.gradients_on_host = shares.gradients;
         shape.weights_on_host = shares.weights;
         step.settings.push_back(setting_of(shape));
       }
+    }
   step.on_meta = [config](const Account& account, const plan::Setting& setting) -> std::function<void()> {
     const TrainConfig shape = at_setting(config, setting);
     const auto setup = std::make_shared<TrainingSetup>(shape, c10::kMeta, account);
@@ -129,7 +144,7 @@ namespace {
 optim::UpdateTime update_of(const plan::Plan& plan) {
   const auto update = plan.step.find("update");
   return update != plan.step.end() && update->is_string() ? parse_update(update->get<std::string>())
-                                                          : TrainConfig().update;
+                                                          : kUsualUpdate;
 }
 
 }  // namespace

@@ -90,7 +90,8 @@ double share(std::int64_t percent) {
 
 plan::Streamed streamed(const TrainingSetup& setup, const TrainConfig& config) {
   plan::Streamed streamed{.bytes = setup.optimizer->host_bytes(),
-                          .beside_forward = config.update == optim::UpdateTime::BeforeForward};
+                          .beside_forward = update_time(config) == optim::UpdateTime::BeforeForward,
+                          .beside_backward = update_time(config) == optim::UpdateTime::InBackward};
   const optim::SteppedThere stepped = setup.optimizer->stepped_there();
   streamed.stepped = {stepped.parameters, stepped.bytes, stepped.gradient_bytes, stepped.sent_bytes,
                       stepped.fetched_bytes};
@@ -120,20 +121,22 @@ TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, cons
   optimizer = make_optimizer(model->parameters(), config.optimizer,
                              {.on_host = share(config.states_on_host),
                               .store = account.host(),
-                              .update = config.update,
+                              .update = update_time(config),
                               .parameters = there,
                               .stepped_there = share(config.stepped_on_host)});
   account.streams(streamed(*this, config));
 }
 
 at::Tensor accumulate_gradients(models::LanguageModel& model, const io::Batch& batch,
-                                const TrainConfig& config, double scale) {
+                                const TrainConfig& config, double scale,
+                                const std::function<void()>& before_last) {
   const std::int64_t micro_batch = config.micro_batch;
   at::Tensor total;
   for (std::int64_t first = 0; first < batch.tokens.size(0); first += micro_batch) {
     const at::Tensor loss =
         model.loss_sum(batch.tokens.narrow(0, first, micro_batch),
                        batch.targets.narrow(0, first, micro_batch), scale, config.head_chunks);
+    if (before_last && first + micro_batch >= batch.tokens.size(0)) before_last();
     loss.backward();
     total = total.defined() ? total.add_(loss.detach()) : loss.detach();
   }
@@ -145,8 +148,11 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
   StepResult result;
   account.mark("forward and backward");
   const double scale = inputs.loss_scale.value_or(1);
+  const auto before_last = [&] {
+    if (!inputs.on_gradients) setup.optimizer->last_pass(inputs.lr);
+  };
   result.loss = accumulate_gradients(*setup.model, inputs.batch, config,
-                                     scale / static_cast<double>(inputs.target_count));
+                                     scale / static_cast<double>(inputs.target_count), before_last);
   account.mark("optimizer");
   if (inputs.on_gradients) inputs.on_gradients(setup.optimizer->gradients());
   result.gradient_norm = setup.optimizer->gradient_norm();

@@ -44,7 +44,8 @@ struct SNUG_API TrainingSetup {
 // Adds the gradients of the whole batch, micro-batch by micro-batch, and returns the loss. That is `scale`
 // times the sum over all targets, whatever the split, so the gradients do not depend on it.
 SNUG_API at::Tensor accumulate_gradients(models::LanguageModel& model, const io::Batch& batch,
-                                         const TrainConfig& config, double scale);
+                                         const TrainConfig& config, double scale,
+                                         const std::function<void()>& before_last = {});
 
 struct StepInputs {
   const io::Batch& batch;

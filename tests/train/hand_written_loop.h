@@ -54,11 +54,13 @@ inline Ran by_hand(const TrainConfig& config, const plan::Plan& plan, const plan
     model = models::make_model(config.model, options);
   }
   account.adopt(model->parameters(), trace::Category::Parameter);
-  optim::AdamW optimizer(model->parameters(), {.lr = config.optimizer.lr,
-                                               .placement = {.on_host = share(plan::kStatesOnHost),
-                                                             .store = account.host(),
-                                                             .update = config.update,
-                                                             .parameters = there}});
+  optim::AdamW optimizer(model->parameters(),
+                         {.lr = config.optimizer.lr,
+                          .placement = {.on_host = share(plan::kStatesOnHost),
+                                        .store = account.host(),
+                                        .update = update_time(at_setting(config, plan.setting)),
+                                        .parameters = there,
+                                        .stepped_there = share(plan::kSteppedOnHost)}});
   const io::TokenDataset data = open_data(config);
   Ran ran;
   for (std::int64_t step = 0; step < config.steps; ++step) {
