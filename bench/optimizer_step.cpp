@@ -1,71 +1,95 @@
-// AdamW's step beside torch's fused one, on one CPU thread.
+// AdamW's step on the CPU beside torch's fused one, in turns, with all threads.
 //
-//   optimizer_step
+//   optimizer_step [millions of parameters]
 //
-// Torch has no fused step of bf16 weights with an exact master; ours stands beside its step in fp32.
+// Torch has no fused step of 16-bit weights with an exact master; ours stand beside its step in fp32. One
+// line is called from a thread that torch did not make, one in the arithmetic of CUDA.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <string>
+#include <thread>
 #include <vector>
 
-#include "snug/optim/adamw.h"
+#include "snug/ops/update.h"
 
 namespace {
 
-using snug::optim::AdamW;
-using snug::optim::AdamWOptions;
-using snug::optim::Master;
+using namespace snug::ops;
 
-constexpr std::int64_t kParameters = 20'000'000;
+double seconds_of(const std::function<void()>& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
-double median_seconds(const std::function<void()>& run) {
-  std::vector<double> seconds;
-  for (int i = 0; i < 13; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    run();
-    if (i >= 2)
-      seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+double median(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + values.size() / 2);
+  return values[values.size() / 2];
+}
+
+struct Ours {
+  AdamWTensors tensors;
+  UpdateControl control;
+  AdamWNumbers numbers;
+
+  Ours(std::int64_t count, at::ScalarType weights, at::ScalarType masters, Arithmetic arithmetic)
+      : control{.arithmetic = arithmetic} {
+    const at::Tensor weight = at::randn({count}).to(weights);
+    tensors.weights = {weight};
+    tensors.gradients = {at::randn({count}).to(weights)};
+    tensors.masters = {weights == at::kFloat ? weight : weight.to(masters)};
+    tensors.exp_avgs = {at::zeros({count})};
+    tensors.exp_avg_sqs = {at::zeros({count})};
+    tensors.steps = {at::ones({})};
+    if (arithmetic == Arithmetic::Cuda) tensors.steps = {adamw_corrections(tensors.steps[0], numbers)};
   }
-  std::ranges::nth_element(seconds, seconds.begin() + seconds.size() / 2);
-  return seconds[seconds.size() / 2];
-}
 
-double ours(at::ScalarType dtype, Master master) {
-  at::Tensor weight = at::randn({kParameters}).to(dtype).requires_grad_();
-  weight.mutable_grad() = at::randn({kParameters}).to(dtype);
-  AdamW optimizer({weight}, {.master = master});
-  return median_seconds([&] { optimizer.step(); });
-}
+  void step() const { adamw_(tensors, numbers, control); }
+  void step_of_torch() const {
+    at::_fused_adamw_(tensors.weights, tensors.gradients, tensors.exp_avgs, tensors.exp_avg_sqs, {},
+                      tensors.steps, numbers.lr, numbers.beta1, numbers.beta2, numbers.weight_decay,
+                      numbers.eps, /*amsgrad=*/false, /*maximize=*/false);
+  }
+};
 
-double torchs() {
-  const auto list = [](const at::Tensor& tensor) { return std::vector<at::Tensor>{tensor}; };
-  const auto weight = list(at::randn({kParameters})), gradient = list(at::randn({kParameters})),
-             exp_avg = list(at::zeros({kParameters})), exp_avg_sq = list(at::zeros({kParameters})),
-             step = list(at::ones({}));
-  const AdamWOptions options;
-  return median_seconds([&] {
-    at::_fused_adamw_(weight, gradient, exp_avg, exp_avg_sq, {}, step, options.lr, options.beta1,
-                      options.beta2, options.weight_decay, options.eps, /*amsgrad=*/false,
-                      /*maximize=*/false);
-  });
+void compare(const char* name, std::int64_t count, const Ours& torchs, const Ours& ours, bool on_a_thread) {
+  std::vector<double> theirs_seconds, our_seconds;
+  const auto turn = [&] {
+    theirs_seconds.push_back(seconds_of([&] { torchs.step_of_torch(); }));
+    our_seconds.push_back(seconds_of([&] { ours.step(); }));
+  };
+  const auto run = [&] {
+    turn();
+    theirs_seconds.clear(), our_seconds.clear();
+    for (int i = 0; i < 11; ++i) turn();
+  };
+  on_a_thread ? std::thread(run).join() : run();
+  const double theirs = median(theirs_seconds), mine = median(our_seconds);
+  std::printf("%-30s %7.1f ms, %6.2f G elements/s, %.2fx torch's fused step in fp32 (%.1f ms)\n", name,
+              mine * 1e3, static_cast<double>(count) / mine / 1e9, theirs / mine, theirs * 1e3);
 }
 
 }  // namespace
 
-int main() {
-  at::set_num_threads(1);
-  const double reference = torchs();
-  const auto show = [&](const char* name, double seconds) {
-    std::printf("%-28s %7.1f ms, %.2f of torch's fused step in fp32\n", name, seconds * 1e3,
-                seconds / reference);
+int main(int count_of_arguments, char** arguments) {
+  const std::int64_t count = 1'000'000ll * (count_of_arguments > 1 ? std::atoi(arguments[1]) : 50);
+  std::printf("%d threads, %lld parameters\n", at::get_num_threads(), static_cast<long long>(count));
+  const Ours torchs(count, at::kFloat, at::kFloat, Arithmetic::OfDevice);
+  const auto show = [&](const char* name, at::ScalarType weights, at::ScalarType masters,
+                        Arithmetic arithmetic = Arithmetic::OfDevice, bool on_a_thread = false) {
+    compare(name, count, torchs, Ours(count, weights, masters, arithmetic), on_a_thread);
   };
-  show("torch, fp32", reference);
-  show("fp32", ours(at::kFloat, Master::Split));
-  show("bf16, split master", ours(at::kBFloat16, Master::Split));
-  show("bf16, fp32 master", ours(at::kBFloat16, Master::Fp32));
+  show("fp32", at::kFloat, at::kFloat);
+  show("bf16, remainder", at::kBFloat16, at::kShort);
+  show("bf16, fp32 master", at::kBFloat16, at::kFloat);
+  show("fp16, fp32 master", at::kHalf, at::kFloat);
+  show("bf16, remainder, as CUDA", at::kBFloat16, at::kShort, Arithmetic::Cuda);
+  show("bf16, remainder, on a thread", at::kBFloat16, at::kShort, Arithmetic::OfDevice, true);
   return 0;
 }

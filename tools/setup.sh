@@ -24,6 +24,7 @@ need_command git git
 need_header CLI/CLI.hpp libcli11-dev
 need_header nlohmann/json.hpp nlohmann-json3-dev
 need_header fmt/format.h libfmt-dev
+need_header hwy/highway.h libhwy-dev
 need_header gtest/gtest.h libgtest-dev
 need_header xxhash.h libxxhash-dev
 need_header benchmark/benchmark.h libbenchmark-dev

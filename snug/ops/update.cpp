@@ -13,20 +13,23 @@ namespace {
 struct Nothing {
   template <class Rule>
   static void update(const Rule&, const UpdateLists&) {}
+  static void correct(const AdamWRule&, const at::Tensor&, const at::Tensor&) {}
 };
 
 TORCH_LIBRARY_FRAGMENT(snug, library) {
   library.def(
       "adamw_(Tensor(a!)[] weights, Tensor[] gradients, Tensor(b!)[] masters, Tensor(c!)[] exp_avgs, "
       "Tensor(d!)[] exp_avg_sqs, Tensor[] steps, Tensor? factor, Tensor? skip, float lr, float beta1, float "
-      "beta2, float weight_decay, float eps) -> ()");
+      "beta2, float weight_decay, float eps, bool as_cuda) -> ()");
+  library.def("adamw_corrections(Tensor steps, float beta1, float beta2) -> Tensor");
   library.def(
       "sgd_(Tensor(a!)[] weights, Tensor[] gradients, Tensor(b!)[] masters, Tensor(c!)[] momenta, Tensor? "
-      "factor, Tensor? skip, float lr, float momentum, float weight_decay) -> ()");
+      "factor, Tensor? skip, float lr, float momentum, float weight_decay, bool as_cuda) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(snug, Meta, library) {
   library.impl("adamw_", TORCH_FN(UpdateOperators<Nothing>::adamw));
+  library.impl("adamw_corrections", TORCH_FN(UpdateOperators<Nothing>::adamw_corrections));
   library.impl("sgd_", TORCH_FN(UpdateOperators<Nothing>::sgd));
 }
 
@@ -77,6 +80,9 @@ void check_tensors(const char* name, const UpdateTensors& tensors, const UpdateC
               ((*scalar)->scalar_type() == at::kFloat && (*scalar)->numel() == 1 &&
                (*scalar)->device() == tensors.weights[0].device()),
           name, ": factor and skip must be one float32 number on the device of the parameters");
+  check(control.arithmetic == Arithmetic::OfDevice || count == 0 || !tensors.weights[0].is_cuda(), name,
+        ": only the CPU can step in the arithmetic of another device, got parameters on ",
+        tensors.weights[0].device(), ", which have it as theirs");
 }
 
 // As every operator that writes: autograd and the tape look whether a weight is still what it was.
@@ -93,18 +99,28 @@ void adamw_(const AdamWTensors& tensors, const AdamWNumbers& numbers, const Upda
   check_states("adamw_", tensors, tensors.exp_avg_sqs);
   check(tensors.steps.size() == tensors.weights.size(), "adamw_: ", tensors.weights.size(),
         " parameters and ", tensors.steps.size(), " steps");
+  const bool as_cuda = control.arithmetic == Arithmetic::Cuda;
   for (const at::Tensor& step : tensors.steps)
-    check(
-        step.numel() == 1 && step.scalar_type() == at::kFloat && step.device() == tensors.weights[0].device(),
-        "adamw_: a step must be one float32 number on ", tensors.weights[0].device(), ", got ", step.sizes(),
-        " ", step.scalar_type(), " on ", step.device());
+    check(step.numel() == (as_cuda ? 2 : 1) && step.is_contiguous() && step.scalar_type() == at::kFloat &&
+              step.device() == tensors.weights[0].device(),
+          "adamw_: a step must be ", as_cuda ? "its two adamw_corrections" : "one float32 number", " on ",
+          tensors.weights[0].device(), ", got ", step.sizes(), " ", step.scalar_type(), " on ",
+          step.device());
   if (tensors.weights.empty()) return;
   static const auto op = find_operator<decltype(UpdateOperators<Nothing>::adamw)>("snug::adamw_");
   op.call(tensors.weights, tensors.gradients, tensors.masters, tensors.exp_avgs, tensors.exp_avg_sqs,
           tensors.steps, control.factor, control.skip, numbers.lr, numbers.beta1, numbers.beta2,
-          numbers.weight_decay, numbers.eps);
+          numbers.weight_decay, numbers.eps, as_cuda);
   for (const auto* written : {&tensors.weights, &tensors.masters, &tensors.exp_avgs, &tensors.exp_avg_sqs})
     note_written(*written);
+}
+
+at::Tensor adamw_corrections(const at::Tensor& steps, const AdamWNumbers& numbers) {
+  check(steps.scalar_type() == at::kFloat, "adamw_corrections: steps must be float32, got ",
+        steps.scalar_type());
+  static const auto op =
+      find_operator<decltype(UpdateOperators<Nothing>::adamw_corrections)>("snug::adamw_corrections");
+  return op.call(steps, numbers.beta1, numbers.beta2);
 }
 
 void sgd_(const SgdTensors& tensors, const SgdNumbers& numbers, const UpdateControl& control) {
@@ -113,7 +129,7 @@ void sgd_(const SgdTensors& tensors, const SgdNumbers& numbers, const UpdateCont
   if (tensors.weights.empty()) return;
   static const auto op = find_operator<decltype(UpdateOperators<Nothing>::sgd)>("snug::sgd_");
   op.call(tensors.weights, tensors.gradients, tensors.masters, tensors.momenta, control.factor, control.skip,
-          numbers.lr, numbers.momentum, numbers.weight_decay);
+          numbers.lr, numbers.momentum, numbers.weight_decay, control.arithmetic == Arithmetic::Cuda);
   for (const auto* written : {&tensors.weights, &tensors.masters, &tensors.momenta}) note_written(*written);
 }
 

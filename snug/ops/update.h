@@ -2,7 +2,7 @@
 //
 //   adamw_({.weights = ..., .gradients = ..., .masters = ..., ...}, {.lr = 3e-4});
 //
-// The arithmetic is fp32 and torch's, in its order (see update_rules.h).
+// The arithmetic is fp32 and torch's, in its order (see update_arithmetic.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,15 +23,23 @@ struct UpdateTensors {
   std::vector<at::Tensor> masters;
 };
 
-// Both are fp32 scalars on the device, so that nobody waits for them.
+// In which arithmetic a step is taken. CPU and GPU round differently; with `Cuda` the CPU writes the bits
+// that a GPU would have written, for parameters that are a GPU's. It needs a CPU that multiplies and adds in
+// one rounding.
+enum class Arithmetic { OfDevice, Cuda };
+
+// Factor and skip are fp32 scalars on the device, so that nobody waits for them.
 struct UpdateControl {
   std::optional<at::Tensor> factor;  // multiplies all gradients first: to clip and to undo a loss scale
   std::optional<at::Tensor> skip;    // unless it is 0, nothing is written
+  Arithmetic arithmetic = Arithmetic::OfDevice;
 };
 
 struct AdamWTensors : UpdateTensors {
   std::vector<at::Tensor> exp_avgs, exp_avg_sqs;  // fp32
-  std::vector<at::Tensor> steps;                  // fp32, one element: the number of this step, from 1
+  // fp32, one element: the number of this step, from 1. With Arithmetic::Cuda two: its adamw_corrections,
+  // made on the GPU and copied, because no CPU repeats a GPU's powf.
+  std::vector<at::Tensor> steps;
 };
 
 struct AdamWNumbers {
@@ -48,6 +56,9 @@ struct SgdNumbers {
 
 SNUG_API void adamw_(const AdamWTensors& tensors, const AdamWNumbers& numbers,
                      const UpdateControl& control = {});
+// What adamw_ makes of the numbers of steps, fp32 of any sizes: two more numbers for each, on the same
+// device.
+SNUG_API at::Tensor adamw_corrections(const at::Tensor& steps, const AdamWNumbers& numbers);
 SNUG_API void sgd_(const SgdTensors& tensors, const SgdNumbers& numbers, const UpdateControl& control = {});
 
 }  // namespace snug::ops

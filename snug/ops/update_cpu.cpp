@@ -1,84 +1,167 @@
-// Optimizer steps on the CPU: loops that the compiler makes vectors of.
+// Optimizer steps on the CPU, in vectors. Highway includes this file once for each kind of them that it
+// knows, and calls what was made for the best that the machine has. All round alike.
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
+#include "snug/base/error.h"
 #include "snug/ops/update_dispatch.h"
 
-// A copy for every width of vectors; the loader takes the widest that the machine has. All round alike, as
-// the compiler is told to fuse no products and sums. Sanitizers are not ready when the loader asks.
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define SNUG_EVERY_WIDTH [[gnu::target_clones("avx512f", "avx2", "default")]]
-#else
-#define SNUG_EVERY_WIDTH
-#endif
+// Vectors whose length the compiler does not know have no operators.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE_256 | HWY_SVE2 | HWY_SVE2_128)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "snug/ops/update_cpu.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
 
+HWY_BEFORE_NAMESPACE();
 namespace snug::ops {
-namespace {
+namespace HWY_NAMESPACE {
 
-constexpr std::int64_t kGrain = 1 << 14;  // elements worth a thread
+namespace hn = hwy::HWY_NAMESPACE;
 
-// How a weight is read and written, by what stands behind it.
+#include "snug/ops/update_arithmetic.h"
+
+template <bool kCuda, class D>
+struct Lanes {
+  static constexpr bool kIsCuda = kCuda;
+  using Number = hn::Vec<D>;
+
+  HWY_INLINE Number all(float value) const { return hn::Set(D(), value); }
+  HWY_INLINE Number root(Number value) const { return hn::Sqrt(value); }
+  HWY_INLINE Number fused(Number a, Number b, Number c) const { return hn::MulAdd(a, b, c); }
+  HWY_INLINE Number load(const float* from) const { return hn::LoadU(D(), from); }
+  HWY_INLINE void store(Number value, float* to) const { hn::StoreU(value, D(), to); }
+
+  HWY_INLINE Number load(const c10::BFloat16* from) const {
+    return hn::BitCast(D(), hn::ShiftLeft<16>(load_bits(from)));
+  }
+  HWY_INLINE void store(Number value, c10::BFloat16* to) const {
+    const Bits bits = hn::BitCast(U(), value);
+    const Bits rounded = bits + (hn::ShiftRight<16>(bits) & of(1)) + of(0x7fff);
+    store_bits(or_nan(value, hn::ShiftRight<16>(rounded), kCuda ? 0x7fff : 0x7fc0), to);
+  }
+
+  // Halves as c10 converts them where it has no instruction for it.
+  HWY_INLINE Number load(const c10::Half* from) const {
+    const Bits bits = load_bits(from), magnitude = bits & of(0x7fff);
+    const Number normal = hn::BitCast(D(), hn::ShiftLeft<13>(magnitude) + of(224u << 23)) * all(0x1p-112f);
+    const Number tiny = hn::BitCast(D(), magnitude | of(126u << 23)) - all(0.5f);
+    const auto is_tiny = hn::RebindMask(D(), hn::Lt(magnitude, of(0x400)));
+    const Bits sign = hn::ShiftLeft<16>(hn::AndNot(of(0x7fff), bits));
+    return hn::Or(hn::BitCast(D(), sign), hn::IfThenElse(is_tiny, tiny, normal));
+  }
+  HWY_INLINE void store(Number value, c10::Half* to) const {
+    const Bits bits = hn::BitCast(U(), value), magnitude = bits & of(0x7fffffff);
+    const Bits exponent = hn::Max(magnitude & of(0x7f800000), of(0x38800000)) + of(0x07800000);
+    const Number sized = hn::Abs(value) * all(0x1p112f) * all(0x1p-110f);  // infinite from 65536 on
+    const Bits rounded = hn::BitCast(U(), hn::BitCast(D(), exponent) + sized);
+    const Bits half = (hn::ShiftRight<13>(rounded) & of(0x7c00)) + (rounded & of(0xfff));
+    const Bits sign = hn::ShiftRight<16>(bits ^ magnitude);
+    store_bits(sign | or_nan(value, half, kCuda ? 0x7fff : 0x7e00), to);
+  }
+
+  // As SplitFloat has them.
+  HWY_INLINE Number joined(const c10::BFloat16* nearest, const std::int16_t* remainders) const {
+    const hn::Rebind<std::int16_t, D> d16;
+    const auto remainder = hn::PromoteTo(hn::RebindToSigned<D>(), hn::LoadU(d16, remainders));
+    return hn::BitCast(D(), hn::ShiftLeft<16>(load_bits(nearest)) + hn::BitCast(U(), remainder));
+  }
+  HWY_INLINE void split(Number value, c10::BFloat16* nearest, std::int16_t* remainders) const {
+    const Bits bits = hn::BitCast(U(), value), rounded = (bits + of(0x8000)) & of(0xffff0000);
+    store_bits(or_nan(value, hn::ShiftRight<16>(rounded), 0x7fc0), nearest);
+    store_bits(or_nan(value, bits - rounded, 0), remainders);
+  }
+
+  // Every NaN that a GPU writes is the same.
+  HWY_INLINE Number written(Number value) const {
+    if constexpr (!kCuda) return value;
+    return hn::BitCast(D(), or_nan(value, hn::BitCast(U(), value), 0x7fffffff));
+  }
+
+ private:
+  using U = hn::RebindToUnsigned<D>;
+  using U16 = hn::Rebind<std::uint16_t, D>;
+  using Bits = hn::Vec<U>;
+
+  HWY_INLINE static Bits of(std::uint32_t bits) { return hn::Set(U(), bits); }
+  HWY_INLINE static Bits load_bits(const void* from) {
+    return hn::PromoteTo(U(), hn::LoadU(U16(), static_cast<const std::uint16_t*>(from)));
+  }
+  HWY_INLINE static void store_bits(Bits bits, void* to) {
+    hn::StoreU(hn::TruncateTo(U16(), bits), U16(), static_cast<std::uint16_t*>(to));
+  }
+  HWY_INLINE static Bits or_nan(Number value, Bits bits, std::uint32_t nan) {
+    return hn::IfThenElse(hn::RebindMask(U(), hn::IsNaN(value)), of(nan), bits);
+  }
+};
+
+// How weights are read and written, by what stands behind them.
 struct Plain {
+  using Weight = float;
   float* weights;
-  SNUG_ANYWHERE float read(std::int64_t i) const { return weights[i]; }
-  SNUG_ANYWHERE void write(std::int64_t i, float value) const { weights[i] = value; }
+  template <class Math>
+  HWY_INLINE auto read(Math math, std::int64_t i) const {
+    return math.load(weights + i);
+  }
+  template <class Math>
+  HWY_INLINE void write(Math math, std::int64_t i, typename Math::Number value) const {
+    math.store(value, weights + i);
+  }
 };
 template <class T>
 struct WithMaster {
+  using Weight = T;
   T* weights;
   float* masters;
-  SNUG_ANYWHERE float read(std::int64_t i) const { return masters[i]; }
-  SNUG_ANYWHERE void write(std::int64_t i, float value) const {
-    masters[i] = value;
-    weights[i] = static_cast<T>(value);
+  template <class Math>
+  HWY_INLINE auto read(Math math, std::int64_t i) const {
+    return math.load(masters + i);
+  }
+  template <class Math>
+  HWY_INLINE void write(Math math, std::int64_t i, typename Math::Number value) const {
+    math.store(value, masters + i);
+    math.store(value, weights + i);
   }
 };
 struct WithRemainder {
-  std::uint16_t* weights;
+  using Weight = c10::BFloat16;
+  c10::BFloat16* weights;
   std::int16_t* remainders;
-  SNUG_ANYWHERE float read(std::int64_t i) const { return SplitFloat{weights[i], remainders[i]}.joined(); }
-  SNUG_ANYWHERE void write(std::int64_t i, float value) const {
-    const SplitFloat split = SplitFloat::of(value);
-    weights[i] = split.nearest;
-    remainders[i] = split.remainder;
+  template <class Math>
+  HWY_INLINE auto read(Math math, std::int64_t i) const {
+    return math.joined(weights + i, remainders + i);
+  }
+  template <class Math>
+  HWY_INLINE void write(Math math, std::int64_t i, typename Math::Number value) const {
+    math.split(value, weights + i, remainders + i);
   }
 };
 
-template <class Rule, class Weights, class Gradient>
-SNUG_EVERY_WIDTH void update_range(const Rule& rule, Weights weights, const Gradient* gradients, float* first,
-                                   float* second, std::int64_t begin, std::int64_t end, float factor) {
+template <class Math, class Rule, class Weights, class Gradient>
+HWY_INLINE void update_lanes(Math math, const Rule& rule, Weights weights, const Gradient* gradients,
+                             float* const* states, std::int64_t i, float factor) {
+  auto weight = weights.read(math, i), first = math.all(0), second = first;
+  if constexpr (Rule::kStates > 0) first = math.load(states[0] + i);
+  if constexpr (Rule::kStates > 1) second = math.load(states[1] + i);
+  update(rule, math, weight, first, second, math.load(gradients + i) * math.all(factor));
+  weights.write(math, i, math.written(weight));
+  if constexpr (Rule::kStates > 0) math.store(math.written(first), states[0] + i);
+  if constexpr (Rule::kStates > 1) math.store(math.written(second), states[1] + i);
+}
+
+template <bool kCuda, class Rule, class Weights, class Gradient>
+void update_range(const Rule& rule, Weights weights, const Gradient* gradients, float* const* states,
+                  std::int64_t i, std::int64_t end, float factor) {
+  using Vector = hn::ScalableTag<float>;
   const Rule each = rule;
-#pragma omp simd
-  for (std::int64_t i = begin; i < end; ++i) {
-    float weight = weights.read(i), one = 0, two = 0;
-    if constexpr (Rule::kStates > 0) one = first[i];
-    if constexpr (Rule::kStates > 1) two = second[i];
-    each.update(weight, one, two, static_cast<float>(gradients[i]) * factor);
-    weights.write(i, weight);
-    if constexpr (Rule::kStates > 0) first[i] = one;
-    if constexpr (Rule::kStates > 1) second[i] = two;
-  }
-}
-
-template <class Rule, class Weights, class Gradient>
-void update_all(const Rule& rule, Weights weights, const Gradient* gradients, float* first, float* second,
-                std::int64_t count, float factor) {
-  at::parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    update_range(rule, weights, gradients, first, second, begin, end, factor);
-  });
-}
-
-template <class Use>
-void with_gradients(const at::Tensor& gradient, Use use) {
-  switch (gradient.scalar_type()) {
-    case at::kFloat:
-      return use(gradient.const_data_ptr<float>());
-    case at::kBFloat16:
-      return use(gradient.const_data_ptr<c10::BFloat16>());
-    default:
-      return use(gradient.const_data_ptr<c10::Half>());
-  }
+  float* const each_state[] = {states[0], states[1]};
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(Vector()));
+  for (; i + lanes <= end; i += lanes)
+    update_lanes(Lanes<kCuda, Vector>(), each, weights, gradients, each_state, i, factor);
+  for (; i < end; ++i)
+    update_lanes(Lanes<kCuda, hn::CappedTag<float, 1>>(), each, weights, gradients, each_state, i, factor);
 }
 
 template <class Use>
@@ -93,10 +176,53 @@ void with_weights(const at::Tensor& weight, const at::Tensor& master, Use use) {
       return use(
           WithMaster<c10::Half>{weight.mutable_data_ptr<c10::Half>(), master.mutable_data_ptr<float>()});
     case WeightKind::Remainder:
-      return use(WithRemainder{static_cast<std::uint16_t*>(weight.mutable_data_ptr()),
-                               master.mutable_data_ptr<std::int16_t>()});
+      return use(
+          WithRemainder{weight.mutable_data_ptr<c10::BFloat16>(), master.mutable_data_ptr<std::int16_t>()});
   }
 }
+
+// Parameter `which` of the lists, from one element to another.
+void update_stretch(const AnyRule& any_rule, const UpdateLists& lists, std::size_t which, std::int64_t begin,
+                    std::int64_t end, float factor) {
+  const auto update_with = [&](auto as_cuda, const auto& rule) {
+    float* states[2] = {};
+    for (int state = 0; state < rule.kStates; ++state)
+      states[state] = lists.states[state][which].template mutable_data_ptr<float>();
+    const at::Tensor& gradient = lists.gradients[which];
+    with_weights(lists.weights[which], lists.masters[which], [&](auto weights) {
+      const auto update_from = [&](const auto* gradients) {
+        update_range<as_cuda.value>(rule, weights, gradients, states, begin, end, factor);
+      };
+      if (gradient.scalar_type() == at::kFloat)
+        update_from(gradient.const_data_ptr<float>());
+      else
+        update_from(gradient.const_data_ptr<typename decltype(weights)::Weight>());
+    });
+  };
+  std::visit(
+      [&](const auto& rule) {
+        if (lists.arithmetic == Arithmetic::OfDevice) return update_with(std::false_type(), rule);
+        if constexpr (HWY_NATIVE_FMA) return update_with(std::true_type(), rule);
+        fail(
+            "an optimizer's step in the arithmetic of CUDA needs a CPU that multiplies and adds in one "
+            "rounding (FMA), and this one does not; take the step on the GPU");
+      },
+      any_rule);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace snug::ops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace snug::ops {
+namespace {
+
+HWY_EXPORT(update_stretch);
+
+// Threads begin at whole blocks, which are aligned if the tensor is.
+constexpr std::int64_t kBlock = 1 << 10;
+constexpr std::int64_t kGrain = 16;  // blocks worth a thread
 
 struct Cpu {
   template <class Rule>
@@ -104,23 +230,38 @@ struct Cpu {
     if (lists.skip && *lists.skip->const_data_ptr<float>() != 0) return;
     const float factor = lists.factor ? *lists.factor->const_data_ptr<float>() : 1;
     for (std::size_t i = 0; i < lists.weights.size(); ++i) {
-      const Rule at_step = rule.at_step(lists.steps.empty() ? 0 : *lists.steps[i].const_data_ptr<float>());
-      const auto state = [&](int which) {
-        return which < Rule::kStates ? lists.states[which][i].template mutable_data_ptr<float>() : nullptr;
-      };
-      with_weights(lists.weights[i], lists.masters[i], [&](auto weights) {
-        with_gradients(lists.gradients[i], [&](auto* gradients) {
-          update_all(at_step, weights, gradients, state(0), state(1), lists.weights[i].numel(), factor);
-        });
+      const AnyRule at_step = lists.steps.empty() ? rule : rule_at(rule, lists, i);
+      const std::int64_t count = lists.weights[i].numel();
+      at::parallel_for(0, (count + kBlock - 1) / kBlock, kGrain, [&](std::int64_t begin, std::int64_t end) {
+        HWY_DYNAMIC_DISPATCH(update_stretch)
+        (at_step, lists, i, begin * kBlock, std::min(end * kBlock, count), factor);
       });
+    }
+  }
+
+  template <class Rule>
+  static Rule rule_at(const Rule& rule, const UpdateLists& lists, std::size_t i) {
+    const float* step = lists.steps[i].const_data_ptr<float>();
+    return lists.arithmetic == Arithmetic::Cuda ? rule.corrected(step[0], step[1]) : rule.at_step(*step);
+  }
+
+  static void correct(const AdamWRule& rule, const at::Tensor& steps, const at::Tensor& corrections) {
+    const float* step = steps.const_data_ptr<float>();
+    float* to = corrections.mutable_data_ptr<float>();
+    for (std::int64_t i = 0; i < steps.numel(); ++i) {
+      const AdamWRule at_step = rule.at_step(step[i]);
+      to[2 * i] = at_step.correction1;
+      to[2 * i + 1] = at_step.correction2_root;
     }
   }
 };
 
 TORCH_LIBRARY_IMPL(snug, CPU, library) {
   library.impl("adamw_", TORCH_FN(UpdateOperators<Cpu>::adamw));
+  library.impl("adamw_corrections", TORCH_FN(UpdateOperators<Cpu>::adamw_corrections));
   library.impl("sgd_", TORCH_FN(UpdateOperators<Cpu>::sgd));
 }
 
 }  // namespace
 }  // namespace snug::ops
+#endif

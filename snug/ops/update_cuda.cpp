@@ -67,10 +67,16 @@ struct Cuda {
     }
     for (auto& [kind, batch] : batches) flush(batch);
   }
+
+  static void correct(const AdamWRule& rule, const at::Tensor& steps, const at::Tensor& corrections) {
+    launch_on(steps, AdamWCorrections{steps.const_data_ptr<float>(), corrections.mutable_data_ptr<float>(),
+                                      steps.numel(), rule});
+  }
 };
 
 TORCH_LIBRARY_IMPL(snug, CUDA, library) {
   library.impl("adamw_", TORCH_FN(UpdateOperators<Cuda>::adamw));
+  library.impl("adamw_corrections", TORCH_FN(UpdateOperators<Cuda>::adamw_corrections));
   library.impl("sgd_", TORCH_FN(UpdateOperators<Cuda>::sgd));
 }
 

@@ -5,6 +5,8 @@
 namespace snug::ops {
 namespace {
 
+#include "snug/ops/update_arithmetic.h"
+
 constexpr int kThreads = 256;
 
 template <WeightKind kKind, int kCount, class Entry>
@@ -70,11 +72,19 @@ __global__ void __launch_bounds__(kThreads) step(const __grid_constant__ UpdateB
     for (int state = 0; state < Rule::kStates; ++state) load(entry.states[state] + at, states[state]);
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
-      rule.update(weights[i], states[0][i], states[1][i], gradients[i] * factor);
+      update(rule, Scalars<true>(), weights[i], states[0][i], states[1][i], gradients[i] * factor);
     write<kKind>(entry, at, weights);
 #pragma unroll
     for (int state = 0; state < Rule::kStates; ++state) store(states[state], entry.states[state] + at);
   }
+}
+
+__global__ void correct(const AdamWCorrections corrections) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= corrections.count) return;
+  const AdamWRule rule = corrections.rule.at_step(corrections.steps[i]);
+  corrections.to[2 * i] = rule.correction1;
+  corrections.to[2 * i + 1] = rule.correction2_root;
 }
 
 template <class Gradient, WeightKind kKind, class Rule>
@@ -124,6 +134,12 @@ cudaError_t launch(const UpdateBatch<SgdRule<false>>& batch, cudaStream_t stream
 }
 cudaError_t launch(const UpdateBatch<SgdRule<true>>& batch, cudaStream_t stream) {
   return launch_any(batch, stream);
+}
+
+cudaError_t launch(const AdamWCorrections& corrections, cudaStream_t stream) {
+  const auto blocks = static_cast<int>((corrections.count + kThreads - 1) / kThreads);
+  correct<<<blocks, kThreads, 0, stream>>>(corrections);
+  return cudaGetLastError();
 }
 
 }  // namespace snug::ops

@@ -34,11 +34,20 @@ struct UpdateBatch {
   Rule rule;
 };
 
+// What AdamW's rule makes of every step, two numbers each.
+struct AdamWCorrections {
+  const float* steps;
+  float* to;
+  std::int64_t count;  // of steps, not 0
+  AdamWRule rule;
+};
+
 constexpr int kUpdateVector = 4;                     // elements per thread and turn
 constexpr std::int64_t kUpdateBlockElements = 2048;  // neighbours are worked on together
 
 cudaError_t launch(const UpdateBatch<AdamWRule>& batch, cudaStream_t stream);
 cudaError_t launch(const UpdateBatch<SgdRule<false>>& batch, cudaStream_t stream);
 cudaError_t launch(const UpdateBatch<SgdRule<true>>& batch, cudaStream_t stream);
+cudaError_t launch(const AdamWCorrections& corrections, cudaStream_t stream);
 
 }  // namespace snug::ops

@@ -1,4 +1,5 @@
-// What an optimizer does to one number. For CPU and CUDA; torch-free.
+// The numbers that an optimizer's rule has; update_arithmetic.h says what it does with them. For CPU and
+// CUDA; torch-free.
 #pragma once
 
 #include <cmath>
@@ -7,25 +8,6 @@
 
 namespace snug::ops {
 
-// On a GPU in one rounding, as torch has it there; on the CPU that would be a call for every number.
-SNUG_ANYWHERE inline float multiply_add(float a, float b, float c) {
-#ifdef __CUDA_ARCH__
-  return fmaf(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
-
-// beta * average + (1 - beta) * value.
-SNUG_ANYWHERE inline float moved_towards(float average, float value, float beta) {
-#ifdef __CUDA_ARCH__
-  return fmaf(beta, average, fmaf(-beta, value, value));  // as torch has it there
-#else
-  return beta * average + (1 - beta) * value;  // 1 - beta is exact
-#endif
-}
-
-// In torch's order of arithmetic: on CUDA that of its fused kernel, on the CPU that of its plain optimizer.
 struct AdamWRule {
   static constexpr int kStates = 2;
 
@@ -33,28 +15,20 @@ struct AdamWRule {
   float kept;                           // of a weight that decays: 1 - lr * weight_decay
   float correction1, correction2_root;  // 1 - beta1^step, and the root of 1 - beta2^step
 
-  SNUG_ANYWHERE AdamWRule at_step(float step) const {
+  SNUG_ANYWHERE AdamWRule corrected(float first, float second_root) const {
     AdamWRule rule = *this;
-#ifdef __CUDA_ARCH__  // as torch has it there
-    rule.correction1 = 1 - powf(beta1, step);
-    rule.correction2_root = sqrtf(1 - powf(beta2, step));
-#else  // the difference from 1 is small, and loses its digits in fp32
-    rule.correction1 = static_cast<float>(1 - std::pow(static_cast<double>(beta1), step));
-    rule.correction2_root = static_cast<float>(std::sqrt(1 - std::pow(static_cast<double>(beta2), step)));
-#endif
+    rule.correction1 = first;
+    rule.correction2_root = second_root;
     return rule;
   }
 
-  SNUG_ANYWHERE void update(float& weight, float& exp_avg, float& exp_avg_sq, float gradient) const {
-#ifdef __CUDA_ARCH__
-    weight -= lr * weight_decay * weight;
-#else
-    weight *= kept;
+  SNUG_ANYWHERE AdamWRule at_step(float step) const {
+#ifdef __CUDA_ARCH__  // as torch has it there
+    return corrected(1 - powf(beta1, step), sqrtf(1 - powf(beta2, step)));
+#else  // the difference from 1 is small, and loses its digits in fp32
+    return corrected(static_cast<float>(1 - std::pow(static_cast<double>(beta1), step)),
+                     static_cast<float>(std::sqrt(1 - std::pow(static_cast<double>(beta2), step))));
 #endif
-    exp_avg = moved_towards(exp_avg, gradient, beta1);
-    exp_avg_sq = moved_towards(exp_avg_sq, gradient * gradient, beta2);
-    const float denominator = sqrtf(exp_avg_sq) / correction2_root + eps;
-    weight -= lr / correction1 * exp_avg / denominator;
   }
 };
 
@@ -64,13 +38,18 @@ struct SgdRule {
 
   float lr, momentum, weight_decay;
 
+  SNUG_ANYWHERE SgdRule corrected(float, float) const { return *this; }
   SNUG_ANYWHERE SgdRule at_step(float) const { return *this; }
+};
 
-  SNUG_ANYWHERE void update(float& weight, float& buffer, float&, float gradient) const {
-    const float decayed = multiply_add(weight_decay, weight, gradient);
-    buffer = kHasMomentum ? multiply_add(momentum, buffer, decayed) : decayed;
-    weight = multiply_add(-lr, buffer, weight);
-  }
+// Numbers one by one, for update_arithmetic.h, in the arithmetic of CUDA or of the CPU.
+template <bool kCuda>
+struct Scalars {
+  static constexpr bool kIsCuda = kCuda;
+
+  SNUG_ANYWHERE float all(float value) const { return value; }
+  SNUG_ANYWHERE float root(float value) const { return sqrtf(value); }
+  SNUG_ANYWHERE float fused(float a, float b, float c) const { return fmaf(a, b, c); }
 };
 
 // Where the fp32 value of a weight is.

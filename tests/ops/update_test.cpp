@@ -99,10 +99,23 @@ TEST(UpdateStep, RefusesWhatDoesNotBelongTogether) {
               tensors.gradients[1] = at::zeros({7});
             }),
             "adamw_: parameter 1 is Float and is its own master, got another, Short");
+  EXPECT_EQ(refusal([](AdamWTensors&) {}, {.arithmetic = Arithmetic::Cuda}),
+            "adamw_: a step must be its two adamw_corrections on cpu, got [] Float on cpu");
   EXPECT_EQ(refusal([](AdamWTensors&) {}, {.factor = at::zeros({2})}),
             "adamw_: factor and skip must be one float32 number on the device of the parameters");
   EXPECT_EQ(refusal([](AdamWTensors& tensors) { move_parameter(tensors, 1, c10::kMeta); }),
             "adamw_: parameter 1 is on meta, parameter 0 on cpu; expected one device");
+}
+
+TEST(AdamWCorrections, AreTwoForEveryStep) {
+  const at::Tensor corrections = adamw_corrections(at::arange(1, 7).to(at::kFloat).view({2, 3}), kNumbers);
+  ASSERT_EQ(corrections.sizes(), at::IntArrayRef({2, 3, 2}));
+  EXPECT_EQ(corrections[1][0][0].item<float>(), static_cast<float>(1 - std::pow(double{0.9f}, 4)));
+  EXPECT_EQ(corrections[1][0][1].item<float>(),
+            static_cast<float>(std::sqrt(1 - std::pow(double{0.999f}, 4))));
+  EXPECT_EQ(adamw_corrections(at::zeros({}, at::kMeta), kNumbers).sizes(), at::IntArrayRef({2}));
+  EXPECT_EQ(message_of<Error>([] { adamw_corrections(at::zeros({}, at::kLong), kNumbers); }),
+            "adamw_corrections: steps must be float32, got Long");
 }
 
 }  // namespace
