@@ -37,8 +37,8 @@ struct UpdateControl {
 
 struct AdamWTensors : UpdateTensors {
   std::vector<at::Tensor> exp_avgs, exp_avg_sqs;  // fp32
-  // fp32, one element: the number of this step, from 1. With Arithmetic::Cuda two: its adamw_corrections,
-  // made on the GPU and copied, because no CPU repeats a GPU's powf.
+  // fp32, one element: the number of this step, from 1. On the CPU it may be two, its adamw_corrections; with
+  // Arithmetic::Cuda it must: made on the GPU and copied, because no CPU repeats a GPU's powf.
   std::vector<at::Tensor> steps;
 };
 

@@ -242,7 +242,7 @@ struct Cpu {
   template <class Rule>
   static Rule rule_at(const Rule& rule, const UpdateLists& lists, std::size_t i) {
     const float* step = lists.steps[i].const_data_ptr<float>();
-    return lists.arithmetic == Arithmetic::Cuda ? rule.corrected(step[0], step[1]) : rule.at_step(*step);
+    return lists.steps[i].numel() == 2 ? rule.corrected(step[0], step[1]) : rule.at_step(*step);
   }
 
   static void correct(const AdamWRule& rule, const at::Tensor& steps, const at::Tensor& corrections) {

@@ -61,7 +61,7 @@ void AdamW::update(const std::vector<Part>& parts, double lr, const ops::UpdateC
     for (const Part& part : some) {
       tensors.exp_avgs.push_back(part.moments[0]);
       tensors.exp_avg_sqs.push_back(part.moments[1]);
-      tensors.steps.push_back(part.numbers.defined() ? part.numbers.narrow(0, 0, 1) : steps_[part.parameter]);
+      tensors.steps.push_back(part.numbers.defined() ? part.numbers : steps_[part.parameter]);
     }
     ops::adamw_(tensors,
                 {.lr = lr,
@@ -74,7 +74,7 @@ void AdamW::update(const std::vector<Part>& parts, double lr, const ops::UpdateC
 }
 
 at::Tensor AdamW::numbers_of_step() const {
-  return all_steps_.unsqueeze(1).expand({-1, 2}).contiguous();
+  return ops::adamw_corrections(all_steps_, {.beta1 = options_.beta1, .beta2 = options_.beta2});
 }
 
 bool AdamW::decays(std::size_t i) const {

@@ -78,7 +78,8 @@ HostSteps::Asked HostSteps::push(std::size_t i, const at::Tensor& parameter, con
   const at::Tensor row = numbers_there_.select(0, static_cast<std::int64_t>(i));
   Here here{.weight = home.weight,
             .gradient = home.gradient,
-            .control = {row.select(0, 0), row.select(0, 1)},
+            .control = {row.select(0, 0), row.select(0, 1),
+                        device_.is_cuda() ? ops::Arithmetic::Cuda : ops::Arithmetic::OfDevice},
             .numbers = row.narrow(0, 2, 2)};
   asked.ticket =
       worker_->push({.before = std::move(before),
