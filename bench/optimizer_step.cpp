@@ -38,16 +38,20 @@ struct Ours {
   UpdateControl control;
   AdamWNumbers numbers;
 
-  Ours(std::int64_t count, at::ScalarType weights, at::ScalarType masters, Arithmetic arithmetic)
-      : control{.arithmetic = arithmetic} {
-    const at::Tensor weight = at::randn({count}).to(weights);
-    tensors.weights = {weight};
-    tensors.gradients = {at::randn({count}).to(weights)};
-    tensors.masters = {weights == at::kFloat ? weight : weight.to(masters)};
-    tensors.exp_avgs = {at::zeros({count})};
-    tensors.exp_avg_sqs = {at::zeros({count})};
-    tensors.steps = {at::ones({})};
+  explicit Ours(std::int64_t count)
+      : tensors{{{at::randn({count})}, {at::randn({count})}, {}},
+                {at::zeros({count})},
+                {at::zeros({count})},
+                {at::ones({})}} {
+    tensors.masters = tensors.weights;
+  }
+
+  Ours(const Ours& torchs, at::ScalarType weights, at::ScalarType masters, Arithmetic arithmetic)
+      : tensors(torchs.tensors), control{.arithmetic = arithmetic} {
     if (arithmetic == Arithmetic::Cuda) tensors.steps = {adamw_corrections(tensors.steps[0], numbers)};
+    tensors.gradients[0] = tensors.gradients[0].to(weights);
+    tensors.weights[0] = tensors.weights[0].to(weights);
+    if (masters == at::kShort) tensors.masters[0] = at::zeros({tensors.weights[0].numel()}, masters);
   }
 
   void step() const { adamw_(tensors, numbers, control); }
@@ -80,10 +84,10 @@ void compare(const char* name, std::int64_t count, const Ours& torchs, const Our
 int main(int count_of_arguments, char** arguments) {
   const std::int64_t count = 1'000'000ll * (count_of_arguments > 1 ? std::atoi(arguments[1]) : 50);
   std::printf("%d threads, %lld parameters\n", at::get_num_threads(), static_cast<long long>(count));
-  const Ours torchs(count, at::kFloat, at::kFloat, Arithmetic::OfDevice);
+  const Ours torchs(count);
   const auto show = [&](const char* name, at::ScalarType weights, at::ScalarType masters,
                         Arithmetic arithmetic = Arithmetic::OfDevice, bool on_a_thread = false) {
-    compare(name, count, torchs, Ours(count, weights, masters, arithmetic), on_a_thread);
+    compare(name, count, torchs, Ours(torchs, weights, masters, arithmetic), on_a_thread);
   };
   show("fp32", at::kFloat, at::kFloat);
   show("bf16, remainder", at::kBFloat16, at::kShort);

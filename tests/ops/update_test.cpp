@@ -1,9 +1,14 @@
 #include "snug/ops/update.h"
 
+#include <ATen/Parallel.h>
+
 #include <bit>
 #include <cmath>
+#include <filesystem>
+#include <iterator>
 #include <limits>
 #include <random>
+#include <thread>
 
 #include "snug/base/error.h"
 #include "snug/ops/split_float.h"
@@ -73,6 +78,24 @@ TEST(UpdateStep, HalfFollowsItsMaster) {
 
 TEST(UpdateStep, AFactorMultipliesGradients) {
   expect_a_factor_multiplies_gradients(c10::kCPU);
+}
+
+std::ptrdiff_t threads_of_this_process() {
+  const std::filesystem::directory_iterator threads("/proc/self/task");
+  return std::distance(begin(threads), end(threads));
+}
+
+// OpenMP's threads stay with the one that they worked for.
+TEST(UpdateStep, UsesEveryThreadWhoeverCalls) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(3);
+  const at::Tensor weight = at::zeros({1'000'000}), gradient = at::zeros_like(weight);
+  std::thread([&] {
+    const std::ptrdiff_t without = threads_of_this_process();
+    sgd_({{{weight}, {gradient}, {weight}}}, {});
+    EXPECT_EQ(threads_of_this_process(), without + 2);
+  }).join();
+  at::set_num_threads(before);
 }
 
 TEST(UpdateStep, RefusesWhatDoesNotBelongTogether) {
