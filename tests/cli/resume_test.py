@@ -13,6 +13,10 @@ from command import MODEL, SNUG, CommandTest
 RUN = ("train", "--model", "model.json", "--device", "cpu", "--batch-size", "4", "--seq-len", "32", "--data", "book.txt",
        "--shuffle", "3")
 KILLS = int(os.environ.get("SNUG_KILLS", "6"))
+WIDE = {**MODEL, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 2}  # its matrices are large enough to move
+STATES_ON_HOST = ("--states-on-host", "all")
+ALL_ON_HOST = (*STATES_ON_HOST, "--gradients-on-host", "all", "--weights-on-host", "all")
+PLACEMENTS = [(), *((*shares, "--update", update) for shares in (STATES_ON_HOST, ALL_ON_HOST) for update in ("forward", "step"))]
 
 
 class Resume(CommandTest):
@@ -192,30 +196,48 @@ class Resume(CommandTest):
             self.assertIsNone(process.poll())
             time.sleep(0.01)
 
+    def kill_somewhere(self, process, states, chance):
+        """False if it ended before. Every other kill waits for a save and comes in the middle of it, or soon after."""
+        end = time.monotonic() + chance.uniform(0.3, 1.2)
+        waits_for_save, saved = chance.random() < 0.5, chance.randrange(4)
+        while process.poll() is None:
+            if not waits_for_save and time.monotonic() >= end:
+                break
+            if waits_for_save and any(states.glob(".*.part")):
+                if saved == 0:
+                    time.sleep(chance.uniform(0, 0.02))
+                    break
+                saved -= 1
+                while process.poll() is None and any(states.glob(".*.part")):
+                    pass
+            time.sleep(0.0005)
+        process.kill()
+        return process.wait() != 0
+
     def test_a_kill_at_any_moment_loses_nothing_that_was_saved(self):
-        """SNUG_KILLS times (100 for the figure), in a run that saves after every step."""
+        """SNUG_KILLS times (100 for the figure), in a run that saves after every step and goes on under any placement."""
         steps, chance = 60, random.Random(os.environ.get("SNUG_SEED", "7"))
+        self.write("model.json", json.dumps(WIDE))
         self.succeeds(*RUN, "--steps", steps, "--no-save", "--out-dir", "whole")
         expected = self.losses("whole")
-        run, kills = 0, 0
+        run, kills, in_saves = 0, 0, 0
         while kills < KILLS:
             name, run = f"killed-{run}", run + 1
             metrics, states = self.folder / name / "metrics.jsonl", self.folder / name / "state"
             (self.folder / name).mkdir()
             resume = ()
             while True:
-                process = subprocess.Popen([SNUG, *RUN, "--steps", str(steps), "--save-every", "1", "--out-dir", name, *resume],
+                process = subprocess.Popen([SNUG, *RUN, *chance.choice(PLACEMENTS), "--steps", str(steps), "--save-every", "1",
+                                            "--out-dir", name, *resume],
                                            cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-                try:
-                    process.wait(chance.uniform(0.3, 1.2) if kills < KILLS else 120)
-                    self.assertEqual(process.returncode, 0, process.stderr.read())
+                killed = kills < KILLS and self.kill_somewhere(process, states, chance)
+                errors = process.communicate(timeout=120)[1]
+                if not killed:
+                    self.assertEqual(process.returncode, 0, errors)
                     break
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-                    kills += 1
-                finally:
-                    process.stderr.close()
+                self.assertEqual(process.returncode, -signal.SIGKILL, errors)
+                kills += 1
+                in_saves += any(states.glob(".*.part"))
                 if metrics.exists() and metrics.stat().st_size > 0 and not any(states.glob("step-*")):
                     break  # a step was taken, none was saved: it is refused to lose its line
                 resume = ("--resume",) if (self.folder / name / "config.json").exists() else ()
@@ -223,6 +245,7 @@ class Resume(CommandTest):
                 continue
             self.assertEqual(self.losses(name), expected)
             self.assertEqual(sorted(os.listdir(self.folder / name / "state")), [f"step-{steps - 1}", f"step-{steps}"])
+        print(f"{kills} kills, {in_saves} of them in the middle of a save")
 
     def test_a_full_disk_leaves_the_state_before(self):
         self.succeeds(*RUN, "--steps", 2, "--out-dir", "full")
