@@ -23,6 +23,14 @@ bool is_chosen(double share, std::size_t place) {
   return std::floor((before + 1) * share + 1e-9) > std::floor(before * share + 1e-9);
 }
 
+template <class Map, class Tell>
+void set(Map& map, const void* owner, Tell tell) {
+  if (tell)
+    map[owner] = std::move(tell);
+  else
+    map.erase(owner);
+}
+
 template <class Map>
 auto* find(const Map& map, const at::Tensor& parameter) {
   const auto found = map.find(parameter.unsafeGetTensorImpl());
@@ -72,7 +80,11 @@ void HostParameters::take_weight(Region& region, const at::Tensor& parameter) {
   const at::Tensor host = host_zeros(store_, parameter.sizes(), parameter.scalar_type());
   if (store_) host.copy_(parameter);
   host::Link* const link = store_ ? &store_->link() : nullptr;
-  region.weights.push_back(std::make_unique<HostWeight>(parameter, host, link, region.load.region));
+  const auto before_write = [this](const at::Tensor& weight) {
+    for (const auto& [owner, tell] : before_write_) tell(weight);
+  };
+  region.weights.push_back(
+      std::make_unique<HostWeight>(parameter, host, link, region.load.region, before_write));
   weights_[parameter.unsafeGetTensorImpl()] = region.weights.back().get();
   region.load.weight_bytes += parameter.nbytes();
   bytes_ += host_bytes(host);
@@ -167,10 +179,12 @@ std::size_t HostParameters::place_of(hooks::RegionId id) const {
 
 void HostParameters::set_before_fetch(const void* owner, std::function<void(hooks::RegionId)> tell) {
   const std::lock_guard lock(mutex_);
-  if (tell)
-    before_fetch_[owner] = std::move(tell);
-  else
-    before_fetch_.erase(owner);
+  set(before_fetch_, owner, std::move(tell));
+}
+
+void HostParameters::set_before_write(const void* owner, std::function<void(const at::Tensor&)> tell) {
+  const std::lock_guard lock(mutex_);
+  set(before_write_, owner, std::move(tell));
 }
 
 void HostParameters::note_update(const at::Tensor& parameter) {

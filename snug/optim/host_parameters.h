@@ -88,6 +88,8 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   host::CopyPtr* last_written(const at::Tensor& parameter) const;  // the last copy to home_of_weight()
   // Told before a region's weights are fetched; an empty one tells its owner no more.
   void set_before_fetch(const void* owner, std::function<void(hooks::RegionId)> tell);
+  // The same, before a weight that was written to on the device goes to home_of_weight().
+  void set_before_write(const void* owner, std::function<void(const at::Tensor& parameter)> tell);
   void note_update(const at::Tensor& parameter);  // of a weight on the host: autograd's check of versions
 
  private:
@@ -121,6 +123,7 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   std::unordered_map<const c10::TensorImpl*, HostGradient*> gradients_;
   std::uint64_t bytes_ = 0;
   std::unordered_map<const void*, std::function<void(hooks::RegionId)>> before_fetch_;  // by owner
+  std::unordered_map<const void*, std::function<void(const at::Tensor&)>> before_write_;
   hooks::RegionListenerGuard guard_{*this};
 };
 

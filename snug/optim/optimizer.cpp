@@ -62,6 +62,7 @@ struct Optimizer::Streamed {
 
   static void update(Optimizer& optimizer, const Pending& update, const HostStates::Slice& slice, double lr,
                      const ops::UpdateControl& control) {
+    if (optimizer.before_write_) optimizer.before_write_(update.number);
     const auto stretch = [&](const at::Tensor& whole) {
       return whole.view(-1).narrow(0, slice.begin, slice.count);
     };
@@ -111,7 +112,10 @@ void Optimizer::make_buffers() {
 }
 
 Optimizer::~Optimizer() {
-  if (there_) there_->set_before_fetch(this, nullptr);
+  if (there_) {
+    there_->set_before_fetch(this, nullptr);
+    there_->set_before_write(this, nullptr);
+  }
   if (deferred_ && deferred_->is_waiting())
     TORCH_WARN("updates that were deferred are lost: the destructor of this optimizer does not call end()");
 }
@@ -340,12 +344,24 @@ std::vector<StateTensor> Optimizer::state() const {
   finish_updates();
   std::vector<StateTensor> state;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    for (std::size_t k = 0; k < moments_.size(); ++k) state.push_back({i, moments_[k], states_[i][k]});
+    for (std::size_t k = 0; k < moments_.size(); ++k)
+      state.push_back({i, moments_[k], states_[i][k], is_hosted_[i]});
     if (!has_master(i)) continue;
     const at::Tensor& master = states_[i].back();
-    state.push_back({i, master.scalar_type() == at::kShort ? "remainder" : "master", master});
+    state.push_back({i, master.scalar_type() == at::kShort ? "remainder" : "master", master, is_hosted_[i]});
   }
   return state;
+}
+
+void Optimizer::set_before_write(std::function<void(std::size_t)> tell) {
+  before_write_ = std::move(tell);
+  if (!there_) return;
+  if (!before_write_) return there_->set_before_write(this, nullptr);
+  there_->set_before_write(this, [this](const at::Tensor& weight) {
+    const auto found =
+        std::ranges::find_if(parameters_, [&](const at::Tensor& p) { return p.is_same(weight); });
+    if (found != parameters_.end()) before_write_(static_cast<std::size_t>(found - parameters_.begin()));
+  });
 }
 
 std::uint64_t Optimizer::state_bytes() const {

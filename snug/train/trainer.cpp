@@ -231,9 +231,11 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   run.state.reset();  // and its files with it
   go_on_in_directory(run, given, options);
   std::int64_t saved = run.done;
-  const auto save = [&] {
+  const auto begin_save = [&] {
     run.directory->sync();
-    result.state = saver->save(saved = result.steps, setup, scaler);
+    const std::string slow =
+        saver->begin_save(saved = result.steps, setup, scaler, session->spare_host_bytes());
+    if (!slow.empty() && options.on_trouble) options.on_trouble(slow);
   };
 
   Stepper stepper(config, options, run.data, setup, scaler, *session);
@@ -252,9 +254,16 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
     result.skipped += metrics.skipped;
     if (scaler.is_enabled()) refuse_vanished_scale(*(result.loss_scale = scaler.get_scale()), metrics.step);
     if (!config.allow_nan && !metrics.skipped) refuse_nan(metrics);
-    if (options.save && options.save_every > 0 && result.steps % options.save_every == 0) save();
+    if (saver) saver->check_written();
+    if (options.save_every > 0 && result.steps % options.save_every == 0 && saver &&
+        result.steps < config.steps)
+      begin_save();
   }
-  if (options.save && result.steps > saved) save();
+  if (saver && result.steps > saved) {
+    run.directory->sync();
+    saver->save(result.steps, setup, scaler);
+  }
+  if (saver) result.state = saver->finish();
   session->end_trace();
   static_cast<snug::Measured&>(result.measured) = session->measured();
   result.interrupted = result.steps < config.steps;
