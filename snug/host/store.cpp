@@ -8,14 +8,16 @@ namespace snug::host {
 
 namespace {
 
-constexpr double kShareOfFree = 0.8;
-
 ArenaOptions arena_options(c10::Device device, std::uint64_t budget) {
-  if (budget == 0) budget = static_cast<std::uint64_t>(kShareOfFree * static_cast<double>(free_host_bytes()));
-  return {.pinned = device.is_cuda(), .budget_bytes = budget};
+  return {.pinned = device.is_cuda(), .budget_bytes = budget > 0 ? budget : default_budget_bytes()};
 }
 
 }  // namespace
+
+std::uint64_t default_budget_bytes() {
+  constexpr double kShareOfFree = 0.8;
+  return static_cast<std::uint64_t>(kShareOfFree * static_cast<double>(free_host_bytes()));
+}
 
 Store::Store(c10::Device device, const StoreOptions& options)
     : arena_(arena_options(device, options.budget_bytes)), link_(Link::open(device)) {

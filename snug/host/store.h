@@ -12,8 +12,10 @@
 
 namespace snug::host {
 
+SNUG_API std::uint64_t default_budget_bytes();  // four fifths of what the host has free
+
 struct StoreOptions {
-  std::uint64_t budget_bytes = 0;   // 0: four fifths of what the host has free
+  std::uint64_t budget_bytes = 0;   // 0: default_budget_bytes()
   std::uint64_t reserve_bytes = 0;  // made at once, so that no step has to
 };
 

@@ -39,6 +39,11 @@ std::string header_of(const std::vector<TensorSource>& tensors,
   return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
 }
 
+// Runs no operator on a tensor whose bytes are there as they are: a thread that only writes calls none.
+at::Tensor plain(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.is_contiguous() ? tensor : tensor.detach().cpu().contiguous();
+}
+
 std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
@@ -69,10 +74,11 @@ std::string write_safetensors(const std::filesystem::path& path, std::vector<Ten
   const std::string header = header_of(tensors, metadata);
   write(std::as_bytes(std::span(header)));
   for (const TensorSource& source : tensors) {
-    const at::Tensor tensor = source.make().detach().cpu().contiguous();
+    const at::Tensor tensor = plain(source.make());
     ensure(tensor.scalar_type() == source.dtype && tensor.sizes() == at::IntArrayRef(source.shape), "tensor ",
            source.name, " is not what was announced");
     write(bytes_of(tensor));
+    if (source.on_written) source.on_written();
   }
   file.sync();
   file.close();

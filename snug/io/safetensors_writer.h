@@ -19,7 +19,8 @@ struct TensorSource {
   std::string name;
   c10::ScalarType dtype;
   std::vector<std::int64_t> shape;
-  std::function<at::Tensor()> make;  // on any device
+  std::function<at::Tensor()> make;            // on any device
+  std::function<void()> on_written = nullptr;  // its bytes are read no more
 
   std::uint64_t bytes() const;
 };

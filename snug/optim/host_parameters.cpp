@@ -72,7 +72,12 @@ void HostParameters::take_weight(Region& region, const at::Tensor& parameter) {
   const at::Tensor host = host_zeros(store_, parameter.sizes(), parameter.scalar_type());
   if (store_) host.copy_(parameter);
   host::Link* const link = store_ ? &store_->link() : nullptr;
-  region.weights.push_back(std::make_unique<HostWeight>(parameter, host, link, region.load.region));
+  const auto before_write = [this](const at::Tensor& weight) {
+    for (const auto& [owner, told] : told_)
+      if (told.before_write) told.before_write(weight);
+  };
+  region.weights.push_back(
+      std::make_unique<HostWeight>(parameter, host, link, region.load.region, before_write));
   weights_[parameter.unsafeGetTensorImpl()] = region.weights.back().get();
   region.load.weight_bytes += parameter.nbytes();
   bytes_ += host_bytes(host);
@@ -173,9 +178,9 @@ std::size_t HostParameters::place_of(hooks::RegionId id) const {
   return found == regions_.end() ? kNowhere : static_cast<std::size_t>(found - regions_.begin());
 }
 
-void HostParameters::tell(const void* owner, Told told) {
+HostParameters::Told& HostParameters::told(const void* owner) {
   const std::lock_guard lock(mutex_);
-  told_[owner] = std::move(told);
+  return told_[owner];
 }
 
 void HostParameters::tell_no_more(const void* owner) {

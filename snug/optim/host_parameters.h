@@ -90,8 +90,10 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   struct Told {
     std::function<void(hooks::RegionId)> before_fetch;  // of a region's weights
     std::function<void(hooks::RegionId)> before_send;   // of its gradients, when its backward ended
+    std::function<void(const at::Tensor&)>
+        before_write;  // of a parameter, on the device, to home_of_weight()
   };
-  void tell(const void* owner, Told told);
+  Told& told(const void* owner);
   void tell_no_more(const void* owner);
   bool has_region(hooks::RegionId region) const { return place_of(region) != kNowhere; }
   void note_update(const at::Tensor& parameter);  // of a weight on the host: what is on the device is old

@@ -29,12 +29,13 @@ std::string why_away(const std::string& region) {
 }  // namespace
 
 HostWeight::HostWeight(const at::Tensor& parameter, at::Tensor host, host::Link* link,
-                       const std::string& region)
+                       const std::string& region, std::function<void(const at::Tensor&)> before_write)
     : parameter_(parameter),
       host_(std::move(host)),
       link_(link),
       contents_(parameter.storage()),
       away_(no_contents(parameter.device(), why_away(region))),
+      before_write_(std::move(before_write)),
       bytes_(parameter.nbytes()),
       is_here_(true),
       version_(version()) {
@@ -95,6 +96,7 @@ void HostWeight::use() {
 
 void HostWeight::send() {
   if (!link_) return;
+  if (const at::Tensor parameter = parameter_.lock(); parameter.defined()) before_write_(parameter);
   written_ = link_->copy_to_host(contents_.data(), host_.mutable_data_ptr(), bytes_, nullptr);
   written_->wait();
 }

@@ -20,8 +20,10 @@ namespace snug::optim {
 // detached alias that somebody kept has the emptied one: a null pointer.)
 class HostWeight {
  public:
-  // Empties it. `link`: null on Meta, where nothing is copied.
-  HostWeight(const at::Tensor& parameter, at::Tensor host, host::Link* link, const std::string& region);
+  // Empties it. `link`: null on Meta, where nothing is copied. `before_write`: told before it goes to the
+  // host.
+  HostWeight(const at::Tensor& parameter, at::Tensor host, host::Link* link, const std::string& region,
+             std::function<void(const at::Tensor&)> before_write);
 
   ~HostWeight();                           // waits for copies that are under way
   HostWeight(const HostWeight&) = delete;  // copies point into it
@@ -49,6 +51,7 @@ class HostWeight {
   host::Link* const link_;
   c10::Storage contents_;  // without memory while it is away
   const c10::Storage away_;
+  const std::function<void(const at::Tensor&)> before_write_;
   const std::uint64_t bytes_;
   bool is_here_ = false, is_fetched_ = false;  // is_fetched_: nobody waited for the copy yet
   std::int64_t version_ = 0;                   // of the parameter, when it got its contents

@@ -73,6 +73,7 @@ struct Optimizer::Streamed {
 
   static void update(Optimizer& optimizer, const Pending& update, const HostStates::Slice& slice, double lr,
                      const ops::UpdateControl& control) {
+    if (optimizer.before_write_) optimizer.before_write_(update.number);
     const auto stretch = [&](const at::Tensor& whole) {
       return whole.view(-1).narrow(0, slice.begin, slice.count);
     };
@@ -116,8 +117,7 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master maste
   if (placement.update == UpdateTime::InBackward) {
     in_backward_ = std::make_unique<InBackward>(
         parameters_, [this](hooks::RegionId region) { return there_ && there_->has_region(region); });
-    if (there_)
-      there_->tell(this, {.before_send = [this](hooks::RegionId) { in_backward_->take_complete(); }});
+    if (there_) there_->told(this).before_send = [this](hooks::RegionId) { in_backward_->take_complete(); };
   }
   if (!host_) return;
   make_buffers();
@@ -125,8 +125,7 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master maste
   if (placement.update != UpdateTime::BeforeForward) return;
   deferred_ = std::make_unique<Deferred>(host_->stream_beside());
   if (there_)
-    there_->tell(this,
-                 {.before_fetch = [this](hooks::RegionId region) { deferred_->ask_for_region(region); }});
+    there_->told(this).before_fetch = [this](hooks::RegionId region) { deferred_->ask_for_region(region); };
 }
 
 void Optimizer::choose_stepped_there(const Placement& placement) {
@@ -274,6 +273,7 @@ bool Optimizer::is_stepped_there(const Pending& update) const {
 Optimizer::Asked Optimizer::ask_host(const Pending& update, double lr) {
   const std::size_t i = update.number;
   const at::Tensor& parameter = parameters_[i];
+  if (before_write_) before_write_(i);
   const auto step_it = [this, i, lr](const HostSteps::Here& here) {
     Part whole = part(i, here.weight, here.gradient, states_[i]);
     whole.numbers = here.numbers;
@@ -523,12 +523,24 @@ std::vector<StateTensor> Optimizer::state() const {
   finish_updates();
   std::vector<StateTensor> state;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    for (std::size_t k = 0; k < moments_.size(); ++k) state.push_back({i, moments_[k], states_[i][k]});
+    for (std::size_t k = 0; k < moments_.size(); ++k)
+      state.push_back({i, moments_[k], states_[i][k], is_hosted_[i]});
     if (!has_master(i)) continue;
     const at::Tensor& master = states_[i].back();
-    state.push_back({i, master.scalar_type() == at::kShort ? "remainder" : "master", master});
+    state.push_back({i, master.scalar_type() == at::kShort ? "remainder" : "master", master, is_hosted_[i]});
   }
   return state;
+}
+
+void Optimizer::set_before_write(std::function<void(std::size_t)> tell) {
+  before_write_ = std::move(tell);
+  if (!there_) return;
+  there_->told(this).before_write = [this](const at::Tensor& weight) {
+    const auto found =
+        std::ranges::find_if(parameters_, [&](const at::Tensor& p) { return p.is_same(weight); });
+    if (before_write_ && found != parameters_.end())
+      before_write_(static_cast<std::size_t>(found - parameters_.begin()));
+  };
 }
 
 std::uint64_t Optimizer::state_bytes() const {

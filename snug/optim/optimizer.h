@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -67,6 +68,7 @@ struct StateTensor {
   std::size_t parameter;  // index into parameters()
   std::string name;       // "exp_avg", "master", ...
   at::Tensor tensor;
+  bool is_on_host = false;  // only updates write to it, and tell of it before: see set_before_write()
 };
 
 class SNUG_API Optimizer {
@@ -102,6 +104,9 @@ class SNUG_API Optimizer {
   // "master" or "remainder" of 16-bit parameters, and the optimizer's own, after finish(). Those on the host
   // may be read and written until the next step; on Meta they have no memory.
   virtual std::vector<StateTensor> state() const;
+  // Told before an update, or a weight that leaves the device, writes to what parameter i has on the host:
+  // its states, its weight. Whoever still reads them lets it wait there. Empty: nobody is told.
+  void set_before_write(std::function<void(std::size_t parameter)> tell);
   std::uint64_t state_bytes() const;
   // Of these on the host, with what the host needs to step some: each step brings the others to the device
   // and back.
@@ -179,6 +184,7 @@ class SNUG_API Optimizer {
   std::unique_ptr<InBackward> in_backward_;      // null: nothing is
   struct Updated;
   std::unique_ptr<Updated> updated_;  // in the backward; null: nothing is
+  std::function<void(std::size_t)> before_write_;
   double lr_;
 };
 

@@ -184,6 +184,12 @@ class Session::Impl {
   }
 
   Account account() { return Account(tracker_, host_, &streamed_); }
+  std::uint64_t spare_host_bytes() const {
+    if (!options_.host_budget_bytes) return host::default_budget_bytes();
+    const std::uint64_t reserved = host_ ? host_->arena().reserved_bytes() : 0;
+    return std::min(host::free_host_bytes(),
+                    *options_.host_budget_bytes - std::min(*options_.host_budget_bytes, reserved));
+  }
   const plan::Plan* plan() const { return known_ ? &known_->plan : nullptr; }
   std::uint64_t last_peak_bytes() const { return last_peak_; }
   Measured measured() const {
@@ -668,6 +674,9 @@ void Session::explain_out_of_memory(const c10::OutOfMemoryError& error) {
 }
 Account Session::account() {
   return impl_->account();
+}
+std::uint64_t Session::spare_host_bytes() const {
+  return impl_->spare_host_bytes();
 }
 const plan::Plan* Session::plan() const {
   return impl_->plan();

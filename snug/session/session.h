@@ -118,6 +118,8 @@ class SNUG_API Session {
   }
 
   Account account();
+  // What is left of the host budget at the moment, for copies that go again.
+  std::uint64_t spare_host_bytes() const;
   const plan::Plan* plan() const;         // the one in use, null if there is none
   std::uint64_t last_peak_bytes() const;  // of the last step that ended
   Measured measured() const;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/io/checksum.h"
 #include "snug/plan/plan.h"
@@ -104,13 +105,38 @@ c10::Device device_of(const TrainingSetup& setup) {
   return setup.optimizer->parameters()[0].device();
 }
 
-// "exp_avg.model.norm.weight" and the tensor.
-std::vector<std::pair<std::string, at::Tensor>> optimizer_tensors(const TrainingSetup& setup) {
-  const auto parameters = setup.model->named_parameters();
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
+struct Content {
+  std::string name;
+  at::Tensor tensor;
+  // Of a tensor that waits on the host: the parameter that is told of before it is written to.
+  std::optional<std::size_t> parameter;
+};
+
+std::vector<Content> weights(const TrainingSetup& setup) {
+  const auto names = setup.model->named_parameters().keys();
+  std::vector<Content> contents;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const bool is_there = setup.there && setup.there->has_weight(setup.optimizer->parameters()[i]);
+    contents.push_back({names[i], setup.optimizer->weight(i), is_there ? std::optional(i) : std::nullopt});
+  }
+  return contents;
+}
+
+// "exp_avg.model.norm.weight", ...
+std::vector<Content> optimizer_states(const TrainingSetup& setup) {
+  const auto names = setup.model->named_parameters().keys();
+  std::vector<Content> contents;
   for (const optim::StateTensor& state : setup.optimizer->state())
-    tensors.emplace_back(concat(state.name, ".", parameters[state.parameter].key()), state.tensor);
-  return tensors;
+    contents.push_back({concat(state.name, ".", names[state.parameter]), state.tensor,
+                        state.is_on_host ? std::optional(state.parameter) : std::nullopt});
+  return contents;
+}
+
+std::vector<Content> generators(const TrainingSetup& setup) {
+  std::vector<Content> contents{{kCpuGenerator, generator_state(device_generator(at::kCPU)), std::nullopt}};
+  if (!device_of(setup).is_cpu())
+    contents.push_back({kDeviceGenerator, generator_state(device_generator(device_of(setup))), std::nullopt});
+  return contents;
 }
 
 at::Tensor find(const io::SafetensorsFile& file, const std::string& name) {
@@ -166,7 +192,7 @@ Json run_facts(const TrainConfig& config, const io::TokenDataset& data) {
 }
 
 RunSaver::RunSaver(std::filesystem::path run, const TrainConfig& config, Json run_facts,
-                   std::size_t keep_last)
+                   std::size_t keep_last, Write write)
     : run_(std::move(run)),
       run_facts_(std::move(run_facts)),
       plan_(plan_hash(config)),
@@ -174,35 +200,90 @@ RunSaver::RunSaver(std::filesystem::path run, const TrainConfig& config, Json ru
       split_(split_json(config)),
       batch_size_(config.batch_size),
       may_be_nan_(config.allow_nan),
-      keep_last_(keep_last) {
+      keep_last_(keep_last),
+      write_(std::move(write)) {
   if (!config.weights.empty()) companions_ = io::read_companions(config.weights);
 }
 
-std::filesystem::path RunSaver::save(std::int64_t step, const TrainingSetup& setup,
+// Before the thread that writes loses what it writes with.
+RunSaver::~RunSaver() {
+  if (writing_) writing_->wait();
+}
+
+io::TrainingState RunSaver::describe(std::int64_t step, const TrainingSetup& setup,
                                      const GradScaler& scaler) const {
+  return {.facts = {{"step", step},
+                    {"windows", step * batch_size_},
+                    {"torch", TORCH_VERSION},
+                    {"loss_scale", scaler.is_enabled() ? scaler.state() : Json(nullptr)},
+                    {"plan", plan_},
+                    {"split", split_},
+                    {"finite", !may_be_nan_ || has_finite_weights(setup)},
+                    {"run", run_facts_}},
+          .model_config = model_config_,
+          .model = {},
+          .optimizer = {},
+          .companions = companions_};
+}
+
+void RunSaver::save(std::int64_t step, const TrainingSetup& setup, const GradScaler& scaler) {
+  finish();
   setup.optimizer->finish();
-  io::TrainingState state{.facts = {{"step", step},
-                                    {"windows", step * batch_size_},
-                                    {"torch", TORCH_VERSION},
-                                    {"loss_scale", scaler.is_enabled() ? scaler.state() : Json(nullptr)},
-                                    {"plan", plan_},
-                                    {"split", split_},
-                                    {"finite", !may_be_nan_ || has_finite_weights(setup)},
-                                    {"run", run_facts_}},
-                          .model_config = model_config_,
-                          .companions = companions_};
-  const auto names = setup.model->named_parameters().keys();
-  for (std::size_t i = 0; i < names.size(); ++i)
-    state.model.push_back(io::source_of(names[i], setup.optimizer->weight(i)));
-  for (const auto& [name, tensor] : optimizer_tensors(setup))
-    state.optimizer.push_back(io::source_of(name, tensor));
-  state.optimizer.push_back(io::source_of(kCpuGenerator, generator_state(device_generator(at::kCPU))));
-  if (!device_of(setup).is_cpu())
-    state.optimizer.push_back(
-        io::source_of(kDeviceGenerator, generator_state(device_generator(device_of(setup)))));
-  const std::filesystem::path folder = io::state_folder(run_, step);
+  io::TrainingState state = describe(step, setup, scaler);
+  for (const Content& content : weights(setup))
+    state.model.push_back(io::source_of(content.name, content.tensor));
+  for (const auto& contents : {optimizer_states(setup), generators(setup)})
+    for (const Content& content : contents)
+      state.optimizer.push_back(io::source_of(content.name, content.tensor));
+  write(step, state);
+  last_ = step;
+}
+
+std::string RunSaver::begin_save(std::int64_t step, const TrainingSetup& setup, const GradScaler& scaler,
+                                 std::uint64_t spare_host_bytes) {
+  finish();
+  setup.optimizer->finish();
+  const std::vector<Content> model = weights(setup), states = optimizer_states(setup),
+                             others = generators(setup);
+  std::uint64_t bytes = 0;
+  for (const auto* contents : {&model, &states, &others})
+    for (const Content& content : *contents) bytes += content.parameter ? 0 : content.tensor.nbytes();
+  if (bytes > spare_host_bytes) {
+    save(step, setup, scaler);
+    if (std::exchange(has_said_, true)) return "";
+    return concat("saving beside the steps needs ", format_bytes(bytes),
+                  " of host memory for copies, and `host_budget` leaves ", format_bytes(spare_host_bytes),
+                  ": the run waits while a state is written");
+  }
+  const auto writing = std::make_shared<BackgroundSave>(spare_host_bytes);
+  const auto add = [&](const std::vector<Content>& contents, std::vector<io::TensorSource>& sources) {
+    for (const auto& [name, tensor, parameter] : contents)
+      sources.push_back(parameter ? writing->in_place(name, tensor, *parameter)
+                                  : writing->copied(name, tensor));
+  };
+  io::TrainingState state = describe(step, setup, scaler);
+  add(model, state.model);
+  add(states, state.optimizer);
+  add(others, state.optimizer);
+  setup.optimizer->set_before_write([writing](std::size_t i) { writing->before_write(i); });
+  writing->begin([this, step, state = std::move(state)] { write(step, state); });
+  writing_ = writing;
+  last_ = step;
+  return "";
+}
+
+void RunSaver::check_written() {
+  if (writing_ && writing_->is_over()) finish();
+}
+
+std::filesystem::path RunSaver::finish() {
+  if (const auto writing = std::exchange(writing_, nullptr)) writing->finish();
+  return last_ ? io::state_folder(run_, *last_) : std::filesystem::path();
+}
+
+void RunSaver::write(std::int64_t step, const io::TrainingState& state) const {
   try {
-    io::write_training_state(folder, state);
+    write_(io::state_folder(run_, step), state);
   } catch (const RunError& error) {
     const auto whole = io::saved_steps(run_);
     if (whole.empty()) throw;
@@ -210,7 +291,6 @@ std::filesystem::path RunSaver::save(std::int64_t step, const TrainingSetup& set
                           " is whole: `resume` goes on from there"));
   }
   io::remove_older_states(run_, step, keep_last_, may_be_nan_ ? last_finite(run_) : std::nullopt);
-  return folder;
 }
 
 std::optional<io::SavedState> last_state(const std::filesystem::path& run, const Json& run_facts) {
@@ -245,7 +325,7 @@ std::string other_split(const io::SavedState& state, const TrainConfig& config) 
 void restore(const io::SavedState& state, TrainingSetup& setup, GradScaler& scaler) {
   at::NoGradGuard no_grad;
   const io::SafetensorsFile& file = state.optimizer();
-  for (const auto& [name, tensor] : optimizer_tensors(setup)) copy_into(tensor, file, name);
+  for (const Content& state : optimizer_states(setup)) copy_into(state.tensor, file, state.name);
   set_generator(device_generator(at::kCPU), find(file, kCpuGenerator), file.path().string());
   const c10::Device device = device_of(setup);
   if (!device.is_cpu() && file.find(kDeviceGenerator))

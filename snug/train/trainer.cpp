@@ -159,12 +159,18 @@ void find_weights(Beginning& run, const TrainOptions& options) {
   models::check_weights(run.config.model, run.config.weights);
 }
 
-void open_directory(Beginning& run, const TrainConfig& given, const TrainOptions& options) {
-  if (run.directory)
-    run.directory->go_on_after(run.done, to_json(given));
-  else if (!options.out_dir.empty())
-    run.directory.emplace(options.out_dir, to_json(given));
-  if (run.directory) leave_plan(run.config, options.out_dir / "plan.json", !options.resume);
+void make_directory(Beginning& run, const TrainConfig& given, const TrainOptions& options) {
+  if (options.resume || options.out_dir.empty()) return;
+  run.directory.emplace(options.out_dir, to_json(given));
+  leave_plan(run.config, options.out_dir / "plan.json", /*is_new=*/true);
+}
+
+// When all is there that the next step needs: a resume that fails before leaves the run as it was, with the
+// budgets that it had.
+void go_on_in_directory(Beginning& run, const TrainConfig& given, const TrainOptions& options) {
+  if (!options.resume) return;
+  run.directory->go_on_after(run.done, to_json(given));
+  leave_plan(run.config, options.out_dir / "plan.json", /*is_new=*/false);
 }
 
 SessionOptions session_options(const TrainConfig& config, const TrainOptions& options,
@@ -213,7 +219,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   // On the host, where the norm is read anyway; made before the session, for which it does not count.
   GradScaler scaler(at::kCPU,
                     {.init_scale = config.loss_scale, .enabled = config.precision == Precision::Fp16});
-  open_directory(run, given, options);
+  make_directory(run, given, options);
   const auto session = open_session(config, options, result.predicted);
   if (options.on_prediction) options.on_prediction(result.predicted);
   at::manual_seed(config.seed);
@@ -223,10 +229,13 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   });
   if (run.state) restore(*run.state, setup, scaler);
   run.state.reset();  // and its files with it
+  go_on_in_directory(run, given, options);
   std::int64_t saved = run.done;
-  const auto save = [&] {
+  const auto begin_save = [&] {
     run.directory->sync();
-    result.state = saver->save(saved = result.steps, setup, scaler);
+    const std::string slow =
+        saver->begin_save(saved = result.steps, setup, scaler, session->spare_host_bytes());
+    if (!slow.empty() && options.on_trouble) options.on_trouble(slow);
   };
 
   Stepper stepper(config, options, run.data, setup, scaler, *session);
@@ -245,9 +254,16 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
     result.skipped += metrics.skipped;
     if (scaler.is_enabled()) refuse_vanished_scale(*(result.loss_scale = scaler.get_scale()), metrics.step);
     if (!config.allow_nan && !metrics.skipped) refuse_nan(metrics);
-    if (options.save && options.save_every > 0 && result.steps % options.save_every == 0) save();
+    if (saver) saver->check_written();
+    if (options.save_every > 0 && result.steps % options.save_every == 0 && saver &&
+        result.steps < config.steps)
+      begin_save();
   }
-  if (options.save && result.steps > saved) save();
+  if (saver && result.steps > saved) {
+    run.directory->sync();
+    saver->save(result.steps, setup, scaler);
+  }
+  if (saver) result.state = saver->finish();
   session->end_trace();
   static_cast<snug::Measured&>(result.measured) = session->measured();
   result.interrupted = result.steps < config.steps;

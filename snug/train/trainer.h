@@ -25,7 +25,7 @@ struct TrainOptions {
   std::function<void(const Prediction&)> on_prediction;
   std::function<void(const StepMetrics&)> on_step;
   // What the user should know: the budget can no longer be promised, a step is not as planned, a resume
-  // splits the batch otherwise.
+  // splits the batch otherwise, a save stops the run.
   std::function<void(const std::string&)> on_trouble;
   // Before they are used, times the loss scale in fp16: to look at them.
   std::function<void(std::int64_t step, const std::vector<at::Tensor>& gradients)> on_gradients;

@@ -9,10 +9,15 @@ import time
 import unittest
 
 from command import MODEL, SNUG, CommandTest
+from hardware_test import HARDWARE
 
 RUN = ("train", "--model", "model.json", "--device", "cpu", "--batch-size", "4", "--seq-len", "32", "--data", "book.txt",
        "--shuffle", "3")
 KILLS = int(os.environ.get("SNUG_KILLS", "6"))
+WIDE = {**MODEL, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 2}  # its matrices are large enough to move
+STATES_ON_HOST = ("--states-on-host", "all")
+ALL_ON_HOST = (*STATES_ON_HOST, "--gradients-on-host", "all", "--weights-on-host", "all")
+PLACEMENTS = [(), *((*shares, "--update", update) for shares in (STATES_ON_HOST, ALL_ON_HOST) for update in ("forward", "step"))]
 
 
 class Resume(CommandTest):
@@ -57,6 +62,41 @@ class Resume(CommandTest):
 
     def test_with_momentum(self):
         self.resumed("--optimizer", "sgd", "--momentum", 0.9, "--lr", 0.01)
+
+    def test_under_one_placement_after_the_other(self):
+        self.write("model.json", json.dumps(WIDE))
+        flags = (*RUN, "--precision", "bf16")
+        self.succeeds(*flags, "--steps", 12, "--out-dir", "whole")
+        some = ("--gradients-on-host", "50%", "--weights-on-host", "50%")
+        placements = [*PLACEMENTS, some, (*ALL_ON_HOST, "--recompute", "block"), ("--states-on-host", "40%"), ()]
+        for step, placement in enumerate(placements, start=1):
+            self.succeeds(*flags, *placement, "--steps", step, "--out-dir", "parts", *(("--resume",) if step > 1 else ()))
+        self.succeeds(*flags, *ALL_ON_HOST, "--steps", 12, "--out-dir", "parts", "--resume")
+        self.assert_same_end("whole", "parts", 12)
+
+    def test_under_a_host_budget_that_is_too_small_it_is_refused_and_nothing_changes(self):
+        self.write("model.json", json.dumps(WIDE))
+        self.succeeds(*RUN, *ALL_ON_HOST, "--steps", 2, "--out-dir", "run")
+        before = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+        result = self.snug(*RUN, *ALL_ON_HOST, "--host-budget", "1MiB", "--steps", 3, "--out-dir", "run", "--resume")
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertIn("1.0 MiB", result.stderr.splitlines()[-1])
+        self.assertEqual({path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}, before)
+        self.succeeds(*RUN, *ALL_ON_HOST, "--steps", 3, "--out-dir", "run", "--resume")
+
+    def test_under_a_host_budget_that_shrinks_it_is_planned_again(self):
+        self.write("model.json", json.dumps(WIDE))
+        link = dict.fromkeys(("to_host_rate", "to_device_rate", "both_ways_rate"), 1e10)
+        self.write("hardware.json", json.dumps({**HARDWARE, **link}))
+        self.succeeds(*RUN, "--steps", 4, "--no-save", "--out-dir", "whole")
+        peak = self.json(*RUN, "--steps", 1, "--no-save", "--out-dir", "plain")["predicted"]["peak_bytes"]
+        flags = (*RUN, "--micro-batch", 4, "--hardware", "hardware.json", "--budget", int(peak * 0.8))
+        first = self.json(*flags, "--steps", 2, "--out-dir", "parts")
+        self.assertGreater(first["measured"]["host_bytes"], 3 * 2**20)
+        later = self.json(*flags, "--host-budget", "3MiB", "--steps", 4, "--out-dir", "parts", "--resume")
+        self.assertLessEqual(later["measured"]["host_bytes"], 3 * 2**20)
+        self.assertTrue(later["within_budget"])
+        self.assertEqual(self.losses("parts"), self.losses("whole"))
 
     def test_under_another_budget_whose_levers_lose_nothing(self):
         self.resumed(later=("--recompute", "block"))
@@ -186,36 +226,69 @@ class Resume(CommandTest):
                 self.succeeds(*RUN, "--steps", done + 2, "--out-dir", run, "--resume")
                 self.assertEqual(len(self.losses(run)), done + 2)
 
+    def test_ctrl_c_while_updates_wait_loses_none_of_them(self):
+        self.write("model.json", json.dumps(WIDE))
+        for shares in (STATES_ON_HOST, ALL_ON_HOST):
+            with self.subTest(shares):
+                run = f"stopped-{len(shares)}"
+                process = subprocess.Popen([SNUG, *RUN, *shares, "--update", "forward", "--steps", "100000", "--out-dir", run],
+                                           cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                self.wait_for_lines(run, 2, process)
+                process.send_signal(signal.SIGINT)
+                self.assertEqual(process.wait(60), 128 + signal.SIGINT)
+                end = len(self.losses(run)) + 2
+                self.succeeds(*RUN, "--steps", end, "--out-dir", run, "--resume")
+                self.succeeds(*RUN, "--steps", end, "--out-dir", f"whole-{len(shares)}")
+                self.assert_same_end(f"whole-{len(shares)}", run, end)
+
     def wait_for_lines(self, run, count, process):
         metrics = self.folder / run / "metrics.jsonl"
         while not metrics.exists() or metrics.read_text().count("\n") < count:
             self.assertIsNone(process.poll())
             time.sleep(0.01)
 
+    def kill_somewhere(self, process, states, chance):
+        """False if it ended before. Every other kill waits for a save and comes in the middle of it, or soon after."""
+        end = time.monotonic() + chance.uniform(0.3, 1.2)
+        waits_for_save, saved = chance.random() < 0.5, chance.randrange(4)
+        while process.poll() is None:
+            if not waits_for_save and time.monotonic() >= end:
+                break
+            if waits_for_save and any(states.glob(".*.part")):
+                if saved == 0:
+                    time.sleep(chance.uniform(0, 0.02))
+                    break
+                saved -= 1
+                while process.poll() is None and any(states.glob(".*.part")):
+                    pass
+            time.sleep(0.0005)
+        process.kill()
+        return process.wait() != 0
+
     def test_a_kill_at_any_moment_loses_nothing_that_was_saved(self):
-        """SNUG_KILLS times (100 for the figure), in a run that saves after every step."""
+        """SNUG_KILLS times (100 for the figure), in a run that saves after every step and goes on under any placement."""
         steps, chance = 60, random.Random(os.environ.get("SNUG_SEED", "7"))
+        self.write("model.json", json.dumps(WIDE))
         self.succeeds(*RUN, "--steps", steps, "--no-save", "--out-dir", "whole")
         expected = self.losses("whole")
-        run, kills = 0, 0
+        run, kills, in_saves = 0, 0, 0
         while kills < KILLS:
             name, run = f"killed-{run}", run + 1
             metrics, states = self.folder / name / "metrics.jsonl", self.folder / name / "state"
             (self.folder / name).mkdir()
             resume = ()
             while True:
-                process = subprocess.Popen([SNUG, *RUN, "--steps", str(steps), "--save-every", "1", "--out-dir", name, *resume],
+                process = subprocess.Popen([SNUG, *RUN, *chance.choice(PLACEMENTS), "--steps", str(steps), "--save-every", "1",
+                                            "--out-dir", name, *resume],
                                            cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-                try:
-                    process.wait(chance.uniform(0.3, 1.2) if kills < KILLS else 120)
-                    self.assertEqual(process.returncode, 0, process.stderr.read())
+                killed = kills < KILLS and self.kill_somewhere(process, states, chance)
+                errors = process.communicate(timeout=120)[1]
+                if not killed:
+                    self.assertEqual(process.returncode, 0, errors)
                     break
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-                    kills += 1
-                finally:
-                    process.stderr.close()
+                self.assertEqual(process.returncode, -signal.SIGKILL, errors)
+                kills += 1
+                in_saves += any(states.glob(".*.part"))
                 if metrics.exists() and metrics.stat().st_size > 0 and not any(states.glob("step-*")):
                     break  # a step was taken, none was saved: it is refused to lose its line
                 resume = ("--resume",) if (self.folder / name / "config.json").exists() else ()
@@ -223,17 +296,23 @@ class Resume(CommandTest):
                 continue
             self.assertEqual(self.losses(name), expected)
             self.assertEqual(sorted(os.listdir(self.folder / name / "state")), [f"step-{steps - 1}", f"step-{steps}"])
+        print(f"{kills} kills, {in_saves} of them in the middle of a save")
 
     def test_a_full_disk_leaves_the_state_before(self):
-        self.succeeds(*RUN, "--steps", 2, "--out-dir", "full")
-        size = (self.state("full", 2) / "optimizer.safetensors").stat().st_size
-        result = self.snug(*RUN, "--steps", 4, "--out-dir", "full", "--resume",
-                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2)))
-        self.assertEqual(result.returncode, 3, result.stderr)
-        self.assertIn("optimizer.safetensors: cannot write", result.stderr)
-        self.assertIn("step-2 is whole", result.stderr)
-        self.assertEqual(os.listdir(self.folder / "full" / "state"), ["step-2"])
-        self.succeeds(*RUN, "--steps", 4, "--out-dir", "full", "--resume")
+        self.write("model.json", json.dumps(WIDE))
+        for number, placement in enumerate(PLACEMENTS):
+            for save_every in (1, 2, 3):  # after the second of three steps, or the last
+                with self.subTest(placement=placement, save_every=save_every):
+                    run = f"full-{number}-{save_every}"
+                    self.succeeds(*RUN, *placement, "--steps", 1, "--out-dir", run)
+                    size = (self.state(run, 1) / "optimizer.safetensors").stat().st_size
+                    result = self.snug(*RUN, *placement, "--steps", 3, "--save-every", save_every, "--out-dir", run, "--resume",
+                                       preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2)))
+                    self.assertEqual(result.returncode, 3, result.stderr)
+                    self.assertIn("optimizer.safetensors: cannot write", result.stderr)
+                    self.assertIn("step-1 is whole", result.stderr)
+                    self.assertEqual(os.listdir(self.folder / run / "state"), ["step-1"])
+                    self.succeeds(*RUN, *placement, "--steps", 3, "--out-dir", run, "--resume")
 
     def test_a_nan_ends_the_run_and_the_state_before_stays(self):
         self.succeeds(*RUN, "--steps", 2, "--lr", 1e30, "--clip", 0, "--allow-nan", "--no-save", "--out-dir", "check")
@@ -306,9 +385,17 @@ class BadState(CommandTest):
 
     def test_another_run(self):
         for flags, says in [(("--lr", "0.5"), "lr 0.0003, now it is 0.5"), (("--weight-decay", "0.2"), "weight_decay 0.01, now it is 0.2"),
-                            (("--precision", "bf16"), "precision"), (("--optimizer", "sgd"), "optimizer"), (("--seed", "9"), "seed")]:
+                            (("--precision", "bf16"), "precision"), (("--optimizer", "sgd"), "optimizer"), (("--seed", "9"), "seed"),
+                            (("--optimizer", "sgd", "--momentum", "0.9", *STATES_ON_HOST), "optimizer")]:
             with self.subTest(flags):
                 self.refuses_to_resume(*flags, says=["step-2", says])
+
+    def test_another_master(self):
+        """A tie is rounded to the even weight beside a whole master, and away from zero if it is split."""
+        for before, now in (("split", "fp32"), ("fp32", "split")):
+            self.succeeds(*RUN, "--precision", "bf16", "--master", before, "--steps", 2, "--out-dir", before)
+            self.refuses(*RUN, "--precision", "bf16", "--master", now, "--steps", 4, "--out-dir", before, "--resume",
+                         says=[f'{before}/state/step-2: this run had master "{before}", now it is "{now}"', "resume it as it was"])
 
     def test_another_model(self):
         self.write("model.json", json.dumps({**MODEL, "num_hidden_layers": 3}))

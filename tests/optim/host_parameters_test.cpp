@@ -203,6 +203,51 @@ TEST_F(HostParametersTest, WhatIsWrittenToAWeightIsNotLost) {
   expect_same_weights(*optimizer, plain);
 }
 
+// Whoever is told reads what was there before.
+TEST_F(HostParametersTest, WhoReadsOnTheHostIsToldBeforeItIsWritten) {
+  for (const auto update : {UpdateTime::InStep, UpdateTime::BeforeForward}) {
+    ThereNet net(3);
+    const auto there = send_away(net, store_);
+    const auto optimizer = optimizer_of(net, store_, there, update);
+    std::vector<at::Tensor> homes, before;
+    for (const at::Tensor& parameter : net.parameters())
+      if (there->has_weight(parameter)) homes.push_back(there->home_of_weight(parameter));
+    ASSERT_EQ(homes.size(), 3u);
+    const auto remember = [&] {
+      before.clear();
+      for (const at::Tensor& home : homes) before.push_back(home.clone());
+    };
+    std::vector<int> told(homes.size());
+    optimizer->set_before_write([&](std::size_t i) {
+      ASSERT_EQ(i % 2, 0u) << "biases stay";
+      const bool is_first = told[i / 2]++ == 0;
+      EXPECT_TRUE(!is_first || at::equal(homes[i / 2], before[i / 2]));
+    });
+    remember();
+    net.pass(0);
+    clipped_step(*optimizer);
+    optimizer->finish();
+    for (std::size_t i = 0; i < homes.size(); ++i) {
+      EXPECT_GT(told[i], 0);
+      optimizer->weight(2 * i);
+      EXPECT_FALSE(at::equal(homes[i], before[i]));
+    }
+    told.assign(told.size(), 0);
+    remember();
+    {
+      const at::NoGradGuard no_grad;
+      const hooks::RegionScope scope(ThereNet::region(1));
+      net.layers[1]->weight.add_(1);
+    }
+    optimizer->weight(2);
+    EXPECT_EQ(told, (std::vector<int>{0, 1, 0})) << "by somebody who wrote to it on the device";
+    optimizer->set_before_write(nullptr);
+    net.pass(1);
+    clipped_step(*optimizer);
+    EXPECT_EQ(told, (std::vector<int>{0, 1, 0}));
+  }
+}
+
 TEST_F(HostParametersTest, AGraphThatIsOlderThanAnUpdateIsRefusedAsEver) {
   ThereNet net(2);
   const auto optimizer = optimizer_of(net, store_, send_away(net, store_));

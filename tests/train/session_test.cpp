@@ -36,7 +36,7 @@ TrainConfig config_of(const Pair& pair) {
   return config;
 }
 
-class OneRuntime : public testing::TestWithParam<Pair> {};
+class OneRuntime : public ::testing::TestWithParam<Pair> {};
 
 TEST_P(OneRuntime, AHandWrittenLoopNeedsAndLearnsWhatTheTrainerDoes) {
   at::set_num_threads(1);
@@ -64,12 +64,12 @@ TEST_P(OneRuntime, AHandWrittenLoopNeedsAndLearnsWhatTheTrainerDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Pairs, OneRuntime,
-                         testing::Values(Pair{2, 4, 300, 4, 64, 1.0}, Pair{2, 4, 300, 4, 64, 0.5},
-                                         Pair{2, 4, 300, 4, 64, 0.0}, Pair{5, 2, 64, 2, 128, 0.7},
-                                         Pair{5, 2, 64, 2, 128, 0.2}, Pair{5, 2, 64, 2, 128, 0.2, 2e10},
-                                         Pair{3, 1, 512, 6, 33, 0.3}, Pair{3, 1, 512, 6, 33, 0.6, 2e10},
-                                         Pair{8, 4, 64, 4, 64, 0.1}, Pair{8, 4, 64, 4, 64, 0.1, 2e10},
-                                         Pair{1, 4, 4096, 8, 64, 0.4}, Pair{12, 4, 64, 1, 128, 0.3}));
+                         ::testing::Values(Pair{2, 4, 300, 4, 64, 1.0}, Pair{2, 4, 300, 4, 64, 0.5},
+                                           Pair{2, 4, 300, 4, 64, 0.0}, Pair{5, 2, 64, 2, 128, 0.7},
+                                           Pair{5, 2, 64, 2, 128, 0.2}, Pair{5, 2, 64, 2, 128, 0.2, 2e10},
+                                           Pair{3, 1, 512, 6, 33, 0.3}, Pair{3, 1, 512, 6, 33, 0.6, 2e10},
+                                           Pair{8, 4, 64, 4, 64, 0.1}, Pair{8, 4, 64, 4, 64, 0.1, 2e10},
+                                           Pair{1, 4, 4096, 8, 64, 0.4}, Pair{12, 4, 64, 1, 128, 0.3}));
 
 }  // namespace
 }  // namespace snug::train
