@@ -125,6 +125,14 @@ Links links_of(const Hardware& hardware) {
           .host_bytes = static_cast<std::uint64_t>(kShareOfHost * static_cast<double>(hardware.host_bytes))};
 }
 
+double streaming_seconds(const Streamed& streamed, const Links& links) {
+  if (streamed.bytes == 0 || !links.are_there()) return 0;
+  const auto in = static_cast<double>(streamed.bytes), out = in - static_cast<double>(streamed.read_bytes);
+  const double fetching = in / links.to_device_rate, sending = out / links.to_host_rate;
+  return links.both_ways_rate > 0 ? std::max({fetching, sending, (in + out) / links.both_ways_rate})
+                                  : fetching + sending;
+}
+
 StepModel::StepModel(Sketch sketch, double passes, const Cost& cost, const Links& links,
                      const Streamed& streamed)
     : links_(links),
@@ -136,7 +144,8 @@ StepModel::StepModel(Sketch sketch, double passes, const Cost& cost, const Links
   find_regions();
   step_passes_ = passes == 0 ? static_cast<double>(passes_.size()) : passes;
   if (streamed_.beside_forward)
-    link_is_taken_ = std::min(1.0, streaming_seconds() / std::max(forward_seconds(), 1e-9)) / step_passes_;
+    link_is_taken_ = std::min(1.0, streaming_seconds(streamed_, links_) / std::max(forward_seconds(), 1e-9)) /
+                     step_passes_;
   find_choices();
   build_problem();
   share_seconds();
@@ -436,7 +445,7 @@ void StepModel::share_seconds() {
   // Of that, 0.5 to 0.8 was seen to hide it on an H200: an update's kernels wait for products to leave them
   // room.
   constexpr double kOfForward = 0.6;
-  const double streaming = streaming_seconds();
+  const double streaming = streaming_seconds(streamed_, links_);
   const double hidden = streamed_.beside_forward ? kOfForward * forward_seconds() : optimizer;
   const double slowed = streamed_.beside_forward ? links_.copy_slowdown * std::min(streaming, hidden) : 0;
   problem_.fixed_seconds =
@@ -453,15 +462,6 @@ void StepModel::share_seconds() {
   problem_.to_device_rate = links_.to_device_rate;
   problem_.both_ways_rate = links_.both_ways_rate;
   problem_.copy_slowdown = links_.copy_slowdown;
-}
-
-// Both directions are at work.
-double StepModel::streaming_seconds() const {
-  if (streamed_.bytes == 0 || !links_.are_there()) return 0;  // nothing, or nobody measured it
-  const auto in = static_cast<double>(streamed_.bytes), out = in - static_cast<double>(streamed_.read_bytes);
-  const double fetching = in / links_.to_device_rate, sending = out / links_.to_host_rate;
-  return links_.both_ways_rate > 0 ? std::max({fetching, sending, (in + out) / links_.both_ways_rate})
-                                   : fetching + sending;
 }
 
 double StepModel::forward_seconds() const {
