@@ -1,5 +1,8 @@
 #include "snug/host/moving_tensor.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/detach.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
@@ -75,6 +78,7 @@ void MovingTensor::take_memory() {
 
 void MovingTensor::fetch() {
   if (is_here_) return;
+  hide_host();
   take_memory();
   if (!link_) return;
   fetched_ = link_->copy_to_device(contents_.mutable_data(), host_.const_data_ptr(), bytes_, written_);
@@ -101,6 +105,7 @@ void MovingTensor::send() {
 }
 
 void MovingTensor::drop() {
+  hide_host();
   if (!is_here_) return;
   send();
   if (std::exchange(is_fetched_, false)) fetched_->wait();  // nobody used it
@@ -110,6 +115,22 @@ void MovingTensor::drop() {
   storage->set_nbytes(0);
   if (const at::Tensor tensor = tensor_.lock(); tensor.defined()) set_storage(tensor, away_);
   is_here_ = false;
+}
+
+void MovingTensor::show_host() {
+  drop();
+  finish();
+  at::Tensor tensor = tensor_.lock();
+  if (!link_ || !tensor.defined()) return;
+  const at::NoGradGuard no_grad;
+  hidden_ = tensor.detach();
+  tensor.set_data(host_.as_strided(tensor.sizes(), tensor.strides()));
+}
+
+void MovingTensor::hide_host() {
+  if (!hidden_.defined()) return;
+  if (at::Tensor tensor = tensor_.lock(); tensor.defined()) tensor.set_data(hidden_);
+  hidden_.reset();
 }
 
 void MovingTensor::write(const std::function<void()>& fill) {

@@ -36,6 +36,9 @@ class MovingTensor {
   void use();    // the tensor has it, and the device waits for that copy
   void send();   // what somebody wrote to the tensor goes to the host; it stays as well
   void drop();   // as send(), and its memory goes
+  // As drop(), but the tensor can be read: until it is fetched, or dropped, it is one of the CPU. What is
+  // written to it goes where it waits.
+  void show_host();
   void write(const std::function<void()>& fill);  // on the device, then to the host
   void finish();                                  // the host waits: it may read and write host()
   void bring_back() noexcept;                     // for good, if the tensor is still used
@@ -47,6 +50,7 @@ class MovingTensor {
   CopyPtr& written() { return written_; }  // the last copy to the host
 
  private:
+  void hide_host();
   void take_memory();
   void copy_to_host();
   std::int64_t version() const;  // of the tensor
@@ -62,6 +66,7 @@ class MovingTensor {
   bool is_sent_ = false;                      // the same of the copy to the host
   std::int64_t version_;                      // of the tensor, when the host had its contents
   CopyPtr fetched_, written_;
+  at::Tensor hidden_;  // while the host is shown: what the tensor was
 };
 
 }  // namespace snug::host

@@ -20,6 +20,10 @@ struct OptimizerState {
   at::Tensor tensor;
 };
 
+// Where parked states can be read, and saved: on the device, as ever, which takes its memory; or where they
+// wait, as tensors of the CPU.
+enum class ReadStates { OnDevice, OnHost };
+
 struct SNUG_API AnyOptimizer {
   AnyOptimizer() = default;
   // One of torch's: Adam, AdamW, SGD, RMSprop, Adagrad, or of a class that is derived from one of them.

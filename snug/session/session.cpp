@@ -702,8 +702,8 @@ void Session::step(const AnyOptimizer& optimizer) {
 void Session::park(const AnyOptimizer& optimizer) {
   account().park(optimizer);
 }
-void Session::unpark(const AnyOptimizer& optimizer) {
-  account().unpark(optimizer);
+void Session::unpark(const AnyOptimizer& optimizer, ReadStates where) {
+  account().unpark(optimizer, where);
 }
 void Session::end_trace() {
   impl_->end_trace();

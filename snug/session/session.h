@@ -110,8 +110,8 @@ class SNUG_API Session {
   void step(const AnyOptimizer& optimizer);
   // Those that it has before its first step, because they were loaded, or Adagrad made them.
   void park(const AnyOptimizer& optimizer);
-  // On the device until the next step, to be read or saved.
-  void unpark(const AnyOptimizer& optimizer);
+  // Until the next step they can be read and saved.
+  void unpark(const AnyOptimizer& optimizer, ReadStates where = ReadStates::OnDevice);
 
   // Before its time, to be told by a RunError if it could not be written: the destructor throws nothing.
   void end_trace();

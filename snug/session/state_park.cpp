@@ -88,8 +88,9 @@ void StatePark::park(const AnyOptimizer& optimizer) {
   for (const Moving& moving : take_in_all(optimizer, all_of(optimizer))) moving->drop();
 }
 
-void StatePark::unpark(const AnyOptimizer& optimizer) {
-  for (const Moving& moving : parked(optimizer, all_of(optimizer))) moving->use();
+void StatePark::unpark(const AnyOptimizer& optimizer, ReadStates where) {
+  for (const Moving& moving : parked(optimizer, all_of(optimizer)))
+    where == ReadStates::OnDevice ? moving->use() : moving->show_host();
 }
 
 void StatePark::forget_gone() {

@@ -40,7 +40,7 @@ class StatePark {
 
   void step(const AnyOptimizer& optimizer);
   void park(const AnyOptimizer& optimizer);
-  void unpark(const AnyOptimizer& optimizer);
+  void unpark(const AnyOptimizer& optimizer, ReadStates where);
   void forget_gone();  // of optimizers that are no more
   std::uint64_t bytes() const { return bytes_; }
   // The session ends, and with it what it tracks and limits.

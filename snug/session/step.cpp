@@ -15,8 +15,8 @@ void Account::park(const AnyOptimizer& optimizer) const {
   if (park_) park_->park(optimizer);
 }
 
-void Account::unpark(const AnyOptimizer& optimizer) const {
-  if (park_) park_->unpark(optimizer);
+void Account::unpark(const AnyOptimizer& optimizer, ReadStates where) const {
+  if (park_) park_->unpark(optimizer, where);
 }
 
 Json identity_of(const Step& step) {

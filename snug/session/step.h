@@ -68,7 +68,7 @@ class SNUG_API Account {
   // As Session has them; on Meta nothing is copied.
   void step(const AnyOptimizer& optimizer) const;
   void park(const AnyOptimizer& optimizer) const;
-  void unpark(const AnyOptimizer& optimizer) const;
+  void unpark(const AnyOptimizer& optimizer, ReadStates where = ReadStates::OnDevice) const;
 
  private:
   memory::Tracker* tracker_;

@@ -342,6 +342,41 @@ TEST_F(ParkedStates, SavingThrowsUntilTheyAreUnparked) {
   expect_same(results(net, *optimizer), plain(adamw(), at::kFloat, 6));
 }
 
+// Where the device has no room for all of them; a channels-last weight has states that are not contiguous.
+TEST_F(ParkedStates, TheyCanBeReadAndSavedWhereTheyWait) {
+  const auto results_of = [&](std::stringstream* file) {
+    at::manual_seed(3);
+    const std::vector<at::Tensor> parameters{
+        at::randn({48, 48, 3, 3}).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_(),
+        at::randn({160, 160}).requires_grad_()};
+    torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(1e-2));
+    memory::Tracker tracker;
+    Session session(parameters, options());
+    for (int i = 0; i < 4; ++i) {
+      for (const at::Tensor& parameter : parameters) parameter.mutable_grad() = at::randn_like(parameter);
+      file ? session.step(optimizer) : static_cast<void>(optimizer.step());
+      session.end_step();
+      if (!file || i < 2) continue;
+      const std::uint64_t before = tracker.live_bytes();
+      session.unpark(optimizer, ReadStates::OnHost);
+      EXPECT_EQ(tracker.live_bytes(), before);
+      file->str("");
+      torch::save(optimizer, *file);
+      if (i == 2) session.park(optimizer);
+    }
+    std::vector<at::Tensor> all = copies(states_of(optimizer));
+    all.insert(all.end(), parameters.begin(), parameters.end());
+    if (!file) return all;
+    torch::optim::AdamW loaded(parameters, torch::optim::AdamWOptions(1e-2));
+    torch::load(loaded, *file);
+    expect_same(states_of(loaded), {all.begin(), all.end() - 2});
+    EXPECT_TRUE(states_of(optimizer)[0].is_contiguous(at::MemoryFormat::ChannelsLast));
+    return all;
+  };
+  std::stringstream file;
+  expect_same(results_of(&file), results_of(nullptr));
+}
+
 TEST_F(ParkedStates, WhenTheSessionEndsTheyComeBack) {
   constexpr std::int64_t kLayers = 16;
   const auto expected = plain(adamw(), at::kFloat, 6, kLayers);
@@ -352,6 +387,8 @@ TEST_F(ParkedStates, WhenTheSessionEndsTheyComeBack) {
     Session session(net.parameters, options(45 * Net::kWeightBytes));
     for (int i = 0; i < 4; ++i) step(net, *optimizer, session, i);
     EXPECT_THROW(session.unpark(*optimizer), c10::OutOfMemoryError);
+    session.unpark(*optimizer, ReadStates::OnHost);
+    EXPECT_TRUE(states_of(*optimizer)[0].isfinite().all().item<bool>());
   }
   for (int i = 4; i < 6; ++i) {
     net.backward(i);

@@ -213,7 +213,7 @@ TEST(SessionCuda, ParkedStatesAreOnTheHostBetweenStepsAndTheBitsStay) {
 }
 
 // A state that has no memory here has none to be saved either: no file may be written with less.
-TEST(SessionCuda, ParkedStatesAreNotSaved) {
+TEST(SessionCuda, ParkedStatesAreSavedFromWhereTheyAreUnparked) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: a session on CUDA was not tested";
   Net net(c10::kCUDA);
   torch::optim::AdamW optimizer(net.weights);
@@ -223,7 +223,20 @@ TEST(SessionCuda, ParkedStatesAreNotSaved) {
   std::stringstream file;
   EXPECT_ANY_THROW(torch::save(optimizer, file));
   session.unpark(optimizer);
-  EXPECT_NO_THROW(torch::save(optimizer, file));
+  std::stringstream on_device, on_host;
+  torch::save(optimizer, on_device);
+  session.unpark(optimizer, ReadStates::OnHost);
+  EXPECT_TRUE(AnyOptimizer(optimizer).states(net.weights[0])[0].tensor.is_cpu());
+  torch::save(optimizer, on_host);
+  torch::optim::AdamW first(net.weights), second(net.weights);
+  torch::load(first, on_device);
+  torch::load(second, on_host, c10::Device(c10::kCUDA, 0));
+  for (const at::Tensor& weight : net.weights)
+    EXPECT_TRUE(at::equal(AnyOptimizer(first).states(weight)[0].tensor,
+                          AnyOptimizer(second).states(weight)[0].tensor));
+  session.step(optimizer);  // the gradients are still there
+  session.unpark(optimizer);
+  EXPECT_TRUE(AnyOptimizer(optimizer).states(net.weights[0])[0].tensor.is_cuda());
 }
 
 }  // namespace
