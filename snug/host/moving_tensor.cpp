@@ -93,21 +93,18 @@ void MovingTensor::use() {
   if (const at::Tensor tensor = tensor_.lock(); tensor.defined()) set_storage(tensor, contents_);
 }
 
-void MovingTensor::copy_to_host() {
+void MovingTensor::send() {
+  if (!is_here_ || is_fetched_) return;
   version_ = version();
   if (!link_) return;
   written_ = link_->copy_to_host(contents_.data(), host_.mutable_data_ptr(), bytes_, nullptr);
   is_sent_ = true;
 }
 
-void MovingTensor::send() {
-  if (is_here_ && !is_fetched_ && version() != version_) copy_to_host();
-}
-
 void MovingTensor::drop() {
   hide_host();
   if (!is_here_) return;
-  send();
+  if (version() != version_) send();
   if (std::exchange(is_fetched_, false)) fetched_->wait();  // nobody used it
   if (std::exchange(is_sent_, false)) written_->wait();
   c10::StorageImpl* const storage = contents_.unsafeGetStorageImpl();
@@ -137,7 +134,7 @@ void MovingTensor::write(const std::function<void()>& fill) {
   drop();
   take_memory();
   fill();
-  copy_to_host();
+  send();
   drop();
 }
 

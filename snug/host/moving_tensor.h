@@ -34,8 +34,8 @@ class MovingTensor {
 
   void fetch();  // memory is taken and a copy asked for, unless it is here
   void use();    // the tensor has it, and the device waits for that copy
-  void send();   // what somebody wrote to the tensor goes to the host; it stays as well
-  void drop();   // as send(), and its memory goes
+  void send();   // what it holds goes to the host; it stays as well
+  void drop();   // its memory goes; what somebody wrote to the tensor goes to the host
   // As drop(), but the tensor can be read: until it is fetched, or dropped, it is one of the CPU. What is
   // written to it goes where it waits.
   void show_host();
@@ -52,7 +52,6 @@ class MovingTensor {
  private:
   void hide_host();
   void take_memory();
-  void copy_to_host();
   std::int64_t version() const;  // of the tensor
 
   const WeakTensor tensor_;

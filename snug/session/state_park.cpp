@@ -111,7 +111,8 @@ void StatePark::step_by_parts(const AnyOptimizer& optimizer, const std::vector<P
     moving[part] = parked(optimizer, parts[part]);
     for (const Moving& state : moving[part]) state->fetch();
   };
-  // Unless somebody else would see its memory go.
+  // Unless somebody else would see its memory go. Was it written to past its version, as through data(), then
+  // it was sent.
   const auto leave = [&](const std::vector<Moving>& states) {
     for (const Moving& state : states)
       if (!state->has_alias()) state->drop();
@@ -131,10 +132,13 @@ void StatePark::step_by_parts(const AnyOptimizer& optimizer, const std::vector<P
       for (const Moving& state : moving[part]) state->send();
     }
   } catch (...) {
-    std::ranges::for_each(moving, leave);
+    for (const auto& states : moving) {
+      for (const Moving& state : states) state->send();
+      leave(states);
+    }
     throw;
   }
-  std::ranges::for_each(moving, leave);
+  leave(take_in_all(optimizer, all_of(optimizer)));
 }
 
 StatePark::Moving StatePark::find(const at::Tensor& state) const {

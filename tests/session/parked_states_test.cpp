@@ -420,9 +420,36 @@ TEST_F(ParkedStates, TwoOptimizersOfWhichOneGoesFirst) {
   EXPECT_EQ(used(), 6 * Net::kWeightBytes);
 }
 
-// Somebody's own: it replaces its states, and may throw.
+// Between two steps somebody steps by himself; then the first weight has no gradient.
+TEST_F(ParkedStates, UnparkedTheyAreTorchsUntilTheNextStep) {
+  const auto expected = plain(adamw(), at::kFloat, 5);
+  for (const auto where : {ReadStates::OnDevice, ReadStates::OnHost}) {
+    Net net;
+    const auto optimizer = adamw()(net.parameters);
+    Session session(net.parameters, options());
+    for (int i = 0; i < 3; ++i) step(net, *optimizer, session, i);
+    net.backward(3);
+    session.unpark(*optimizer, where);
+    if (where == ReadStates::OnDevice)
+      optimizer->step();
+    else
+      session.step(*optimizer);
+    optimizer->zero_grad();
+    session.unpark(*optimizer, where);
+    step(net, *optimizer, session, 4);
+    for (const at::Tensor& state : states_of(*optimizer))
+      if (state.numel() > Net::kWidth) {
+        EXPECT_ANY_THROW(state.sum());
+      }
+    session.unpark(*optimizer);
+    expect_same(results(net, *optimizer), expected);
+  }
+}
+
+// Somebody's own: it replaces its states or writes to them in secret, and may throw.
 struct OwnMomentum {
   std::vector<at::Tensor> parameters, states = std::vector<at::Tensor>(parameters.size());
+  bool replaces = true;
   int throws_at = -1, steps = 0;
 
   void step() {
@@ -430,7 +457,12 @@ struct OwnMomentum {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (!parameters[i].grad().defined()) continue;
       if (steps++ == throws_at) throw std::runtime_error("no");
-      states[i] = states[i].defined() ? states[i] * 0.9 + parameters[i].grad() : parameters[i].grad().clone();
+      if (!states[i].defined())
+        states[i] = parameters[i].grad().clone();
+      else if (replaces)
+        states[i] = states[i] * 0.9 + parameters[i].grad();
+      else
+        states[i].data().mul_(0.9).add_(parameters[i].grad());  // which no version tells
       parameters[i].sub_(states[i], 0.1);
     }
   }
@@ -448,10 +480,10 @@ struct OwnMomentum {
   }
 };
 
-TEST_F(ParkedStates, AnOptimizerOfOnesOwnMayReplaceItsStates) {
-  const auto train = [&](bool parks) {
+TEST_F(ParkedStates, AnOptimizerOfOnesOwnMayReplaceItsStatesOrWriteToThemInSecret) {
+  const auto train = [&](bool parks, bool replaces) {
     Net net;
-    OwnMomentum optimizer{net.parameters};
+    OwnMomentum optimizer{.parameters = net.parameters, .replaces = replaces};
     Session session(net.parameters, options());
     for (int i = 0; i < 4; ++i) {
       net.backward(0);
@@ -464,7 +496,7 @@ TEST_F(ParkedStates, AnOptimizerOfOnesOwnMayReplaceItsStates) {
     }
     return copies(net.parameters);
   };
-  expect_same(train(true), train(false));
+  for (const bool replaces : {true, false}) expect_same(train(true, replaces), train(false, replaces));
 }
 
 TEST_F(ParkedStates, AStepThatThrowsLeavesThemParkedAndGradientsWhereTheyWere) {
