@@ -42,7 +42,9 @@ trace::Sketch sketch_step(const std::function<StepToSketch(memory::Tracker&)>& s
     }
     sketcher.go_on(recording);
   }
-  const auto left = [&] { return tracker.live_bytes() - hooks::workspaces_on_meta(); };
+  const auto left = [&] {
+    return tracker.live_bytes() - hooks::workspaces_on_meta() + (step.host_bytes ? step.host_bytes() : 0);
+  };
   const std::uint64_t before = left();
   step.run();
   if (left() > before) {

@@ -7,6 +7,7 @@
 //   });
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 #include "snug/base/export.h"
@@ -22,7 +23,8 @@ SNUG_API trace::Sketch sketch(const std::function<void(memory::Tracker&)>& run, 
 
 struct StepToSketch {
   std::function<void()> run;
-  bool leaves_some = false;  // for the next one, as gradients whose update waits
+  bool leaves_some = false;                        // for the next one, as gradients whose update waits
+  std::function<std::uint64_t()> host_bytes = {};  // that it has on the host by now
 };
 
 // The same of a step that `set_up` builds and returns. One that leaves some, or more than it found, such as

@@ -139,7 +139,8 @@ class Tracker::Impl {
     std::uint64_t foreign = 0;
     for (const at::Tensor& tensor : tensors) {
       if (!tensor.defined() || !tensor.has_storage()) continue;
-      if (tensor.storage().nbytes() == 0) continue;  // nothing there, or nothing here
+      const auto& contents = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+      if (tensor.storage().nbytes() == 0 || (!contents && !tensor.is_meta())) continue;  // it is elsewhere
       void* address = block_of(tensor);
       if (books_->with_account([&](Account& account) { return account.knows(address); })) {
         books_->queue.push({.kind = EventKind::Retag,

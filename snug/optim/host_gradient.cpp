@@ -19,8 +19,8 @@ std::int64_t version_of(const at::Tensor& tensor) {
 
 at::Tensor stand_in(const at::Tensor& parameter, at::ScalarType dtype, const std::string& region) {
   at::Tensor away = at::empty({0}, parameter.options().dtype(dtype).requires_grad(false));
-  away.unsafeGetTensorImpl()->set_storage_keep_dtype(no_contents(
-      parameter.device(),
+  away.unsafeGetTensorImpl()->set_storage_keep_dtype(host::no_contents(
+      parameter.device(), static_cast<std::uint64_t>(parameter.numel()) * c10::elementSize(dtype),
       concat("this gradient of region \"", region,
              "\" is on the host: the optimizer has its norm (gradient_norm()) and clips in step()")));
   away.unsafeGetTensorImpl()->set_sizes_contiguous(parameter.sizes());

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "snug/host/copy.h"
+#include "snug/host/host_tensor.h"
 #include "snug/host/link.h"
-#include "snug/optim/host_tensor.h"
 
 namespace snug::optim {
 
@@ -40,7 +40,7 @@ class HostGradient {
   void set_norm(at::Tensor norm) { norm_ = std::move(norm); }
 
  private:
-  const WeakTensor parameter_;
+  const host::WeakTensor parameter_;
   const at::Tensor host_;
   host::Link* const link_;
   const at::Tensor away_;  // what grad() is meanwhile

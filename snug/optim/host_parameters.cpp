@@ -8,10 +8,10 @@
 
 #include "snug/base/error.h"
 #include "snug/hooks/device.h"
+#include "snug/host/host_tensor.h"
+#include "snug/host/moving_tensor.h"
 #include "snug/host/store.h"
 #include "snug/optim/host_gradient.h"
-#include "snug/optim/host_tensor.h"
-#include "snug/optim/host_weight.h"
 
 namespace snug::optim {
 
@@ -21,6 +21,11 @@ namespace {
 bool is_chosen(double share, std::size_t place) {
   const auto before = static_cast<double>(place);
   return std::floor((before + 1) * share + 1e-9) > std::floor(before * share + 1e-9);
+}
+
+std::string why_away(const std::string& region) {
+  return concat("this weight is on the host: it is on the device while region \"", region,
+                "\" runs. Between steps read and write it through the optimizer's weight().");
 }
 
 template <class Map>
@@ -34,9 +39,9 @@ auto* find(const Map& map, const at::Tensor& parameter) {
 HostParameters::HostParameters(c10::Device device, std::shared_ptr<host::Store> store,
                                const HostShares& shares)
     : device_(hooks::with_index(device)), store_(std::move(store)), shares_(shares) {
-  check_share_on_host(shares.weights, "weights");
-  check_share_on_host(shares.gradients, "gradients");
-  check_store(store_, device_);
+  host::check_share_on_host(shares.weights, "weights");
+  host::check_share_on_host(shares.gradients, "gradients");
+  host::check_store(store_, device_);
 }
 
 HostParameters::~HostParameters() {
@@ -61,7 +66,7 @@ void HostParameters::add(std::string_view name, at::TensorList parameters) {
           ", expected ", device_);
     check(!has_weight(parameter) && !has_gradient(parameter), "a parameter of region \"", name,
           "\" was given twice");
-    if (parameter.numel() < kFewElements) continue;
+    if (parameter.numel() < host::kFewElements) continue;
     if (is_chosen(shares_.gradients, place) && parameter.requires_grad())
       take_gradient(regions_.back(), parameter);
     if (is_chosen(shares_.weights, place)) take_weight(regions_.back(), parameter);
@@ -69,28 +74,32 @@ void HostParameters::add(std::string_view name, at::TensorList parameters) {
 }
 
 void HostParameters::take_weight(Region& region, const at::Tensor& parameter) {
-  const at::Tensor host = host_zeros(store_, parameter.sizes(), parameter.scalar_type());
-  if (store_) host.copy_(parameter);
+  check(parameter.is_contiguous() && host::fills_its_storage(parameter),
+        "a weight that is to leave for the host must have its memory for itself: ", parameter.sizes(),
+        " of region \"", region.load.region, "\" is a view");
+  const at::Tensor host = host::host_empty(store_, parameter.sizes(), parameter.scalar_type());
   host::Link* const link = store_ ? &store_->link() : nullptr;
-  const auto before_write = [this](const at::Tensor& weight) {
+  const auto before_send = [this](const at::Tensor& weight) {
     for (const auto& [owner, told] : told_)
       if (told.before_write) told.before_write(weight);
   };
-  region.weights.push_back(
-      std::make_unique<HostWeight>(parameter, host, link, region.load.region, before_write));
+  region.weights.push_back(std::make_unique<host::MovingTensor>(
+      parameter, host, link,
+      host::MovingTensorOptions{why_away(region.load.region), hooks::announce_parameter, before_send}));
+  region.weights.back()->drop();
   weights_[parameter.unsafeGetTensorImpl()] = region.weights.back().get();
   region.load.weight_bytes += parameter.nbytes();
-  bytes_ += host_bytes(host);
+  bytes_ += host::host_bytes(host);
 }
 
 void HostParameters::take_gradient(Region& region, const at::Tensor& parameter) {
   const at::Tensor host =
-      host_zeros(store_, parameter.sizes(), parameter.grad_dtype().value_or(parameter.scalar_type()));
+      host::host_zeros(store_, parameter.sizes(), parameter.grad_dtype().value_or(parameter.scalar_type()));
   host::Link* const link = store_ ? &store_->link() : nullptr;
   region.gradients.push_back(std::make_unique<HostGradient>(parameter, host, link, region.load.region));
   gradients_[parameter.unsafeGetTensorImpl()] = region.gradients.back().get();
   region.load.gradient_bytes += host.nbytes();
-  bytes_ += host_bytes(host);
+  bytes_ += host::host_bytes(host);
 }
 
 bool HostParameters::has_weight(const at::Tensor& parameter) const {
@@ -109,7 +118,7 @@ std::vector<HostParameters::Load> HostParameters::loads() const {
 
 at::Tensor HostParameters::weight(const at::Tensor& parameter) const {
   const std::lock_guard lock(mutex_);
-  HostWeight* const weight = find(weights_, parameter);
+  host::MovingTensor* const weight = find(weights_, parameter);
   if (!weight) return parameter;
   weight->drop();  // it may be written to
   weight->finish();
@@ -118,7 +127,7 @@ at::Tensor HostParameters::weight(const at::Tensor& parameter) const {
 
 void HostParameters::write(const at::Tensor& parameter, const std::function<void()>& fill) {
   const std::lock_guard lock(mutex_);
-  HostWeight* const weight = find(weights_, parameter);
+  host::MovingTensor* const weight = find(weights_, parameter);
   weight ? weight->write(fill) : fill();
 }
 
@@ -167,7 +176,7 @@ host::CopyPtr* HostParameters::last_written(const at::Tensor& parameter) const {
 
 std::vector<host::CopyPtr> HostParameters::copies_of(const at::Tensor& parameter) const {
   std::vector<host::CopyPtr> copies;
-  if (HostWeight* const weight = find(weights_, parameter)) copies = weight->copies();
+  if (host::MovingTensor* const weight = find(weights_, parameter)) copies = weight->copies();
   if (HostGradient* const gradient = find(gradients_, parameter))
     for (const host::CopyPtr& copy : gradient->copies()) copies.push_back(copy);
   return copies;
@@ -189,7 +198,7 @@ void HostParameters::tell_no_more(const void* owner) {
 }
 
 void HostParameters::note_update(const at::Tensor& parameter) {
-  if (HostWeight* const weight = find(weights_, parameter)) weight->note_update();
+  if (host::MovingTensor* const weight = find(weights_, parameter)) weight->note_update();
 }
 
 void HostParameters::fetch_weights(std::size_t place) {
@@ -268,7 +277,7 @@ void HostParameters::before_replay(hooks::RegionId, at::TensorList parameters) {
   const std::lock_guard lock(mutex_);
   const hooks::AsideScope aside;
   for (const at::Tensor& parameter : parameters)
-    if (HostWeight* const weight = find(weights_, parameter)) weight->use();
+    if (host::MovingTensor* const weight = find(weights_, parameter)) weight->use();
 }
 
 }  // namespace snug::optim

@@ -36,13 +36,13 @@
 #include "snug/host/copy.h"
 
 namespace snug::host {
+class MovingTensor;
 class Store;
 }  // namespace snug::host
 
 namespace snug::optim {
 
 class HostGradient;
-class HostWeight;
 
 // Of the regions, spread evenly over all of them.
 struct HostShares {
@@ -102,7 +102,7 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   struct Region {
     hooks::RegionId id;
     Load load;
-    std::vector<std::unique_ptr<HostWeight>> weights;
+    std::vector<std::unique_ptr<host::MovingTensor>> weights;
     std::vector<std::unique_ptr<HostGradient>> gradients;
   };
   static constexpr std::size_t kNowhere = ~std::size_t{0};
@@ -125,7 +125,7 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   const HostShares shares_;
   mutable std::recursive_mutex mutex_;  // forward and backward may be on different threads
   std::vector<Region> regions_;         // in the order of the forward
-  std::unordered_map<const c10::TensorImpl*, HostWeight*> weights_;
+  std::unordered_map<const c10::TensorImpl*, host::MovingTensor*> weights_;
   std::unordered_map<const c10::TensorImpl*, HostGradient*> gradients_;
   std::uint64_t bytes_ = 0;
   std::unordered_map<const void*, Told> told_;  // by owner

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "snug/base/bytes.h"
-#include "snug/optim/host_tensor.h"
+#include "snug/host/host_tensor.h"
 
 namespace snug::optim {
 
@@ -35,7 +35,7 @@ std::byte* host_data(const at::Tensor& tensor, std::int64_t begin) {
 
 HostStates::HostStates(c10::Device device, std::shared_ptr<host::Store> store)
     : device_(device), store_(std::move(store)) {
-  check_store(store_, device_);
+  host::check_store(store_, device_);
 }
 
 // The memory goes with the last tensor.
@@ -52,14 +52,14 @@ std::optional<c10::Stream> HostStates::stream_beside() const {
 }
 
 at::Tensor HostStates::zeros(at::IntArrayRef sizes, at::ScalarType dtype) {
-  const at::Tensor zeros = host_zeros(store_, sizes, dtype);
-  bytes_ += host_bytes(zeros);
+  const at::Tensor zeros = host::host_zeros(store_, sizes, dtype);
+  bytes_ += host::host_bytes(zeros);
   return zeros;
 }
 
 void HostStates::reserve_buffers(const std::vector<Group>& groups) {
   for (const Group& group : groups)
-    for (const Piece& piece : group) streamed_ += host_bytes(piece.tensor);
+    for (const Piece& piece : group) streamed_ += host::host_bytes(piece.tensor);
   std::int64_t bytes = 0;
   for (Group group : groups) {
     bytes = std::max(bytes, buffer_bytes(group, slice_elements(group)));

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "snug/optim/host_tensor.h"
+#include "snug/host/host_tensor.h"
 
 namespace snug::optim {
 
@@ -25,9 +25,9 @@ void HostSteps::add(std::size_t i, const at::Tensor& parameter, const at::Tensor
   home = {.weight = weight.defined() ? weight : states_.zeros(parameter.sizes(), parameter.scalar_type()),
           .gradient = gradient.defined() ? gradient : states_.zeros(parameter.sizes(), of_gradient),
           .has_weight_here = !weight.defined()};
-  const std::uint64_t bytes_of_gradient = host_bytes(home.gradient);
+  const std::uint64_t bytes_of_gradient = host::host_bytes(home.gradient);
   all_.parameters += static_cast<std::uint64_t>(parameter.numel());
-  all_.bytes += bytes_of_states + host_bytes(home.weight) + bytes_of_gradient;
+  all_.bytes += bytes_of_states + host::host_bytes(home.weight) + bytes_of_gradient;
   if (gradient.defined())
     all_.gradient_bytes += bytes_of_gradient;
   else

@@ -15,12 +15,12 @@
 
 #include "snug/base/error.h"
 #include "snug/hooks/region.h"
+#include "snug/host/host_tensor.h"
 #include "snug/optim/clip.h"
 #include "snug/optim/deferred.h"
 #include "snug/optim/host_parameters.h"
 #include "snug/optim/host_states.h"
 #include "snug/optim/host_steps.h"
-#include "snug/optim/host_tensor.h"
 #include "snug/optim/in_backward.h"
 
 namespace snug::optim {
@@ -106,8 +106,8 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master maste
       lr_(lr) {
   check_parameters(parameters_);
   check_not_negative(lr, "lr");
-  check_share_on_host(placement.on_host, "states");
-  check_share_on_host(placement.stepped_there, "updates");
+  host::check_share_on_host(placement.on_host, "states");
+  host::check_share_on_host(placement.stepped_there, "updates");
   at::NoGradGuard no_grad;
   states_.resize(parameters_.size());
   is_hosted_ = choose_hosted(placement.on_host);
@@ -191,7 +191,8 @@ std::vector<bool> Optimizer::choose_hosted(double share) const {
   }
   for (std::size_t i = parameters_.size(); i-- > 0;) {
     const std::uint64_t bytes = bytes_of_states(i);
-    if (chosen[i] || bytes == 0 || parameters_[i].numel() < kFewElements || hosted + bytes > most) continue;
+    if (chosen[i] || bytes == 0 || parameters_[i].numel() < host::kFewElements || hosted + bytes > most)
+      continue;
     hosted += bytes;
     chosen[i] = true;
   }

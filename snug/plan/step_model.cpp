@@ -126,6 +126,21 @@ Links links_of(const Hardware& hardware) {
           .host_bytes = static_cast<std::uint64_t>(kShareOfHost * static_cast<double>(hardware.host_bytes))};
 }
 
+double streaming_seconds(const Streamed& streamed, const Links& links) {
+  if (streamed.bytes == 0 || !links.are_there()) return 0;
+  const Streamed::Stepped& stepped = streamed.stepped;
+  const auto streams = static_cast<double>(streamed.bytes - stepped.bytes);
+  const double in = streams + static_cast<double>(stepped.fetched_bytes);
+  const double out = streams - static_cast<double>(streamed.read_bytes - stepped.read_bytes) +
+                     static_cast<double>(stepped.sent_bytes);
+  const double fetching = in / links.to_device_rate, sending = out / links.to_host_rate;
+  const double copying = links.both_ways_rate > 0
+                             ? std::max({fetching, sending, (in + out) / links.both_ways_rate})
+                             : fetching + sending;
+  if (stepped.parameters == 0) return copying;
+  return std::max(copying, static_cast<double>(stepped.parameters) / links.adam_rate);
+}
+
 StepModel::StepModel(Sketch sketch, double passes, const Cost& cost, const Links& links,
                      const Streamed& streamed)
     : links_(links),
@@ -137,7 +152,8 @@ StepModel::StepModel(Sketch sketch, double passes, const Cost& cost, const Links
   find_regions();
   step_passes_ = passes == 0 ? static_cast<double>(passes_.size()) : passes;
   if (streamed_.beside_forward)
-    link_is_taken_ = std::min(1.0, streaming_seconds() / std::max(forward_seconds(), 1e-9)) / step_passes_;
+    link_is_taken_ = std::min(1.0, streaming_seconds(streamed_, links_) / std::max(forward_seconds(), 1e-9)) /
+                     step_passes_;
   find_choices();
   build_problem();
   share_seconds();
@@ -437,7 +453,7 @@ void StepModel::share_seconds() {
   // Of that, 0.5 to 0.8 was seen to hide it on an H200: an update's kernels wait for products to leave them
   // room.
   constexpr double kOfPass = 0.6;
-  const double streaming = streaming_seconds();
+  const double streaming = streaming_seconds(streamed_, links_);
   const bool is_beside = streamed_.beside_forward || streamed_.beside_backward;
   const double hidden = streamed_.beside_forward    ? kOfPass * forward_seconds()
                         : streamed_.beside_backward ? kOfPass * backward_seconds()
@@ -457,23 +473,6 @@ void StepModel::share_seconds() {
   problem_.to_device_rate = links_.to_device_rate;
   problem_.both_ways_rate = links_.both_ways_rate;
   problem_.copy_slowdown = links_.copy_slowdown;
-}
-
-// Both directions are at work, and the host beside them.
-double StepModel::streaming_seconds() const {
-  if (streamed_.bytes == 0 || !links_.are_there()) return 0;  // nothing, or nobody measured it
-  const Streamed::Stepped& stepped = streamed_.stepped;
-  const auto streams = static_cast<double>(streamed_.bytes - stepped.bytes);
-  const double in = streams + static_cast<double>(stepped.fetched_bytes);
-  const double out = streams - static_cast<double>(streamed_.read_bytes - stepped.read_bytes) +
-                     static_cast<double>(stepped.sent_bytes);
-  const double fetching = in / links_.to_device_rate, sending = out / links_.to_host_rate;
-  const double copying = links_.both_ways_rate > 0
-                             ? std::max({fetching, sending, (in + out) / links_.both_ways_rate})
-                             : fetching + sending;
-  return stepped.parameters > 0
-             ? std::max(copying, static_cast<double>(stepped.parameters) / links_.adam_rate)
-             : copying;
 }
 
 double StepModel::forward_seconds() const {

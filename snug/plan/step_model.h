@@ -33,6 +33,9 @@ struct Links {
 
 SNUG_API Links links_of(const Hardware& hardware);  // four fifths of its host memory
 
+// That an update's copies take, both directions at work; 0 if nobody measured the link.
+SNUG_API double streaming_seconds(const Streamed& streamed, const Links& links);
+
 class SNUG_API StepModel {
  public:
   // The sketch holds one or more passes, forward and backward; the step has `passes`, 0: as many. Calls of
@@ -89,7 +92,6 @@ class SNUG_API StepModel {
   void build_problem();
   void share_seconds();
   void add_streamed(const std::string& region, Choice& choice) const;
-  double streaming_seconds() const;
   double backward_seconds() const;     // of the last pass, without what is recomputed
   double forward_seconds() const;      // of the first pass
   std::uint64_t most_on_host() const;  // of one region

@@ -10,6 +10,7 @@
 #include "snug/hooks/meta_target.h"
 #include "snug/machine/hardware_of.h"
 #include "snug/plan/fitted.h"
+#include "snug/session/state_park.h"
 
 namespace snug {
 
@@ -52,9 +53,13 @@ trace::Sketch sketch_step(const Step& step, const plan::Setting& setting, const 
   const hooks::MetaTargetScope target(step.device.type());
   return capture::sketch_step(
       [&](memory::Tracker& tracker) -> capture::StepToSketch {
-        auto run = step.on_meta(Account(tracker, nullptr, &streamed), setting);
+        const auto park = std::make_shared<session::StatePark>(
+            session::StateParkOptions{.tracker = &tracker, .streamed = &streamed});
+        auto run = step.on_meta(Account(tracker, nullptr, &streamed, park.get()), setting);
         if (links && !can_stream(streamed.bytes, *links)) return {[] {}};
-        return {std::move(run), /*leaves_some=*/streamed.leaves_gradients()};
+        return {.run = [run = std::move(run), park] { run(); },
+                .leaves_some = streamed.leaves_gradients(),
+                .host_bytes = [&streamed] { return streamed.bytes; }};
       },
       /*workspaces=*/step.device.is_cpu(), /*rest=*/true);
 }

@@ -6,6 +6,7 @@
 #include "snug/plan/allocator_replay.h"
 #include "snug/plan/hardware.h"
 #include "snug/plan/step_allocations.h"
+#include "snug/session/state_park.h"
 
 namespace snug {
 
@@ -39,7 +40,8 @@ Prediction predict(const Step& step, const plan::Setting& setting, const Treatme
   static_cast<capture::Captured&>(prediction) = capture::capture(
       c10::kMeta,
       [&](memory::Tracker& tracker) {
-        const auto run = step.on_meta(Account(tracker, nullptr, &streamed), setting);
+        session::StatePark park({.tracker = &tracker, .streamed = &streamed});
+        const auto run = step.on_meta(Account(tracker, nullptr, &streamed, &park), setting);
         // What is being built counts as temporary until it is claimed; the categories' own
         // maxima are those of the steps.
         setup_peak = tracker.peak();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <iomanip>
 #include <limits>
 #include <unordered_map>
 #include <utility>
@@ -25,6 +26,7 @@
 #include "snug/session/known_plans.h"
 #include "snug/session/pass_size.h"
 #include "snug/session/planned_fates.h"
+#include "snug/session/state_park.h"
 #include "snug/session/torch_settings.h"
 #include "snug/session/trace_recorder.h"
 #include "snug/tape/recording.h"
@@ -120,6 +122,7 @@ class Session::Impl {
     tracker_.adopt(options_.adopt, trace::Category::Other);
     options_.adopt.clear();  // they may go before the session
   }
+  ~Impl() { park_.let_go_of_tracker(); }
 
   std::vector<Pass> passes(const at::Tensor& batch) {
     check(batch.dim() > 0 && batch.size(0) > 0, "a batch must have rows, got one of sizes ", batch.sizes());
@@ -143,6 +146,8 @@ class Session::Impl {
 
   void end_step() {
     take_figures();
+    park_.forget_gone();
+    tell_of_parked();
     if (const std::string trouble = budget_.recheck(); !trouble.empty()) options_.say(trouble);
     const std::vector<trace::RegionTape> tapes = take_tapes();
     trace_.end_step();
@@ -183,7 +188,7 @@ class Session::Impl {
                                 memory::what_others_hold(options_.device) + what_would_fit(*refusal));
   }
 
-  Account account() { return Account(tracker_, host_, &streamed_); }
+  Account account() { return Account(tracker_, host_, &streamed_, &park_); }
   std::uint64_t spare_host_bytes() const {
     if (!options_.host_budget_bytes) return host::default_budget_bytes();
     const std::uint64_t reserved = host_ ? host_->arena().reserved_bytes() : 0;
@@ -247,13 +252,37 @@ class Session::Impl {
     if (host_ || !could_offload()) return;
     host_ = std::make_shared<host::Store>(
         options_.device, host::StoreOptions{.budget_bytes = options_.host_budget_bytes.value_or(0)});
-    recording_->offload_to(host_);
+    if (stage_ != Stage::Watching) recording_->offload_to(host_);
   } catch (const Error& error) {  // this machine cannot do it
     options_.say(error.what());
   }
 
-  bool could_offload() const {
-    return options_.hardware->to_host_rate > 0 && options_.host_budget_bytes != 0;
+  bool could_offload() const { return has_link() && options_.host_budget_bytes != 0; }
+  bool has_link() const {
+    return options_.hardware ? options_.hardware->to_host_rate > 0 : options_.device.is_cuda();
+  }
+
+  std::shared_ptr<host::Store> store_for_states() {
+    open_store();
+    if (!host_)
+      options_.say(concat("the optimizer's states stay on the device: ",
+                          has_link() ? "`host_budget` gives them no memory"
+                                     : "no rate of a link to the host is known (`hardware`)"));
+    return host_;
+  }
+
+  // Once, after the first step that did so.
+  void tell_of_parked() {
+    if (has_told_of_parked_ || park_.bytes() == 0) return;
+    has_told_of_parked_ = true;
+    const plan::Hardware hardware =
+        options_.hardware ? *options_.hardware : machine::hardware_here(options_.device).hardware;
+    const double seconds = plan::streaming_seconds({.bytes = park_.bytes()}, plan::links_of(hardware));
+    const std::string cost =
+        seconds > 0 ? concat(", ", std::setprecision(3), seconds, " s of a step to the device and back")
+                    : std::string();
+    options_.say(concat(
+        "states of the optimizer wait on the host between steps: ", format_bytes(park_.bytes()), cost));
   }
 
   // Behind an out-of-memory's first line.
@@ -287,7 +316,8 @@ class Session::Impl {
   bool needs_most_of_the_room() {
     if (!host_) return false;
     constexpr double kPlenty = 0.7;
-    const std::uint64_t states = 2 * tracker_.live()[trace::Category::Parameter];
+    const std::uint64_t all_states = 2 * tracker_.live()[trace::Category::Parameter];
+    const std::uint64_t states = all_states - std::min(all_states, park_.bytes());
     const std::uint64_t sent = host_->arena().peak_bytes();
     return static_cast<double>(last_peak_ + sent - std::min(sent, streamed_.bytes) + states) >
            kPlenty * static_cast<double>(room_for_tensors());
@@ -609,6 +639,11 @@ class Session::Impl {
   session::ThreadCount threads_;
   session::GrowingSegments segments_;
   session::TraceRecorder trace_;
+  // Brings back what waits there when nobody limits memory any more.
+  session::StatePark park_{{.tracker = &tracker_,
+                            .streamed = &streamed_,
+                            .open_store = [this] { return store_for_states(); },
+                            .say = [this](const std::string& text) { options_.say(text); }}};
   memory::Tracker tracker_;  // refuses a second session before that one
   memory::Budget budget_;    // touches the first one's cap
   std::shared_ptr<host::Store> host_;
@@ -654,6 +689,7 @@ class Session::Impl {
   int idle_steps_ = 0;                     // in a row, sketched and without a backward
   int plans_made_ = 0;
   bool is_as_planned_ = true;
+  bool has_told_of_parked_ = false;
 };
 
 Session::Session(at::TensorList parameters, const SessionOptions& options)
@@ -665,6 +701,15 @@ std::vector<Pass> Session::passes(const at::Tensor& batch) {
 }
 void Session::end_step() {
   impl_->end_step();
+}
+void Session::step(const AnyOptimizer& optimizer) {
+  account().step(optimizer);
+}
+void Session::park(const AnyOptimizer& optimizer) {
+  account().park(optimizer);
+}
+void Session::unpark(const AnyOptimizer& optimizer, ReadStates where) {
+  account().unpark(optimizer, where);
 }
 void Session::end_trace() {
   impl_->end_trace();

@@ -43,6 +43,7 @@
 #include "snug/base/export.h"
 #include "snug/plan/hardware.h"
 #include "snug/plan/plan.h"
+#include "snug/session/any_optimizer.h"
 #include "snug/session/measured.h"
 #include "snug/session/predict.h"
 #include "snug/session/step.h"
@@ -102,6 +103,16 @@ class SNUG_API Session {
   // How to go through this batch, whose first dimension is that of the plan's micro-batch.
   std::vector<Pass> passes(const at::Tensor& batch);
   void end_step();
+
+  // Instead of the optimizer's own step(): its states wait on the host from here to the next one, as far as
+  // there is a store and they are not small, and come in parts while it steps (docs/placement.md). Who reads
+  // a state meanwhile is told by an exception. They come back when the session ends.
+  void step(const AnyOptimizer& optimizer);
+  // Those that it has before its first step, because they were loaded, or Adagrad made them.
+  void park(const AnyOptimizer& optimizer);
+  // Until the next step they can be read and saved.
+  void unpark(const AnyOptimizer& optimizer, ReadStates where = ReadStates::OnDevice);
+
   // Before its time, to be told by a RunError if it could not be written: the destructor throws nothing.
   void end_trace();
 

@@ -3,7 +3,21 @@
 #include <ATen/Parallel.h>
 #include <torch/version.h>
 
+#include "snug/session/state_park.h"
+
 namespace snug {
+
+void Account::step(const AnyOptimizer& optimizer) const {
+  park_ ? park_->step(optimizer) : optimizer.step();
+}
+
+void Account::park(const AnyOptimizer& optimizer) const {
+  if (park_) park_->park(optimizer);
+}
+
+void Account::unpark(const AnyOptimizer& optimizer, ReadStates where) const {
+  if (park_) park_->unpark(optimizer, where);
+}
 
 Json identity_of(const Step& step) {
   Json identity = {{"torch", TORCH_VERSION},

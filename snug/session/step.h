@@ -27,21 +27,26 @@
 #include "snug/base/json.h"
 #include "snug/memory/tracker.h"
 #include "snug/plan/setting.h"
+#include "snug/session/any_optimizer.h"
 #include "snug/trace/category.h"
 
 namespace snug::host {
 class Store;
 }  // namespace snug::host
 
+namespace snug::session {
+class StatePark;
+}  // namespace snug::session
+
 namespace snug {
 
 // Where a step says what its memory is for: a session's, or that of a step on Meta.
-class Account {
+class SNUG_API Account {
  public:
-  // `streamed`: what the step says of it is added there.
+  // `streamed`: what the step says of it is added there. Without a `park` all states stay.
   explicit Account(memory::Tracker& tracker, std::shared_ptr<host::Store> host = nullptr,
-                   plan::Streamed* streamed = nullptr)
-      : tracker_(&tracker), host_(std::move(host)), streamed_(streamed) {}
+                   plan::Streamed* streamed = nullptr, session::StatePark* park = nullptr)
+      : tracker_(&tracker), host_(std::move(host)), streamed_(streamed), park_(park) {}
 
   // See memory::Tracker.
   [[nodiscard]] memory::Tracker::Claim claim(trace::Category category) const {
@@ -66,11 +71,16 @@ class Account {
     streamed_->stepped.fetched_bytes += streamed.stepped.fetched_bytes;
     streamed_->regions.insert(streamed_->regions.end(), streamed.regions.begin(), streamed.regions.end());
   }
+  // As Session has them; on Meta nothing is copied.
+  void step(const AnyOptimizer& optimizer) const;
+  void park(const AnyOptimizer& optimizer) const;
+  void unpark(const AnyOptimizer& optimizer, ReadStates where = ReadStates::OnDevice) const;
 
  private:
   memory::Tracker* tracker_;
   std::shared_ptr<host::Store> host_;
   plan::Streamed* streamed_;
+  session::StatePark* park_;
 };
 
 struct Step {

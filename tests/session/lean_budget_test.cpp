@@ -136,7 +136,7 @@ void PrintTo(const Case& some, std::ostream* out) {
   *out << some.name;
 }
 
-class LeanBudget : public testing::TestWithParam<Case> {
+class LeanBudget : public ::testing::TestWithParam<Case> {
  protected:
   // Steps with this budget; what the second one needed, which kept nothing and was sketched.
   std::uint64_t run(std::uint64_t budget, const plan::Hardware& hardware, int steps) {
@@ -187,8 +187,9 @@ TEST_P(LeanBudget, OfAStepThatSendsItsInputsToTheHostHasAPlan) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, LeanBudget,
-                         testing::Values(Case{"llama", llama}, Case{"gpt2", gpt2}, Case{"conv_net", conv_net},
-                                         Case{"chain_of_relus", chain_of_relus}),
+                         ::testing::Values(Case{"llama", llama}, Case{"gpt2", gpt2},
+                                           Case{"conv_net", conv_net},
+                                           Case{"chain_of_relus", chain_of_relus}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -57,11 +57,11 @@ Step a_step(const std::string& name, std::int64_t rows = kRows) {
   }};
 }
 
-class LeanSteps : public testing::Test {
+class LeanSteps : public ::testing::Test {
  protected:
   void SetUp() override {
     at::set_num_threads(1);
-    name = testing::UnitTest::GetInstance()->current_test_info()->name();
+    name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
     Net before("before");
     Session session(before.weights,
                     {.budget_bytes = 1_GiB, .hardware = plan::preset("cpu"), .say = [](const auto&) {}});

@@ -5,9 +5,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
+#include <torch/optim/adamw.h>
+#include <torch/serialize.h>
 
 #include <functional>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -172,6 +175,68 @@ TEST(SessionCuda, AStepThatIsLargerThanTheSketchedOneRunsAndIsPlannedToo) {
   EXPECT_TRUE(session.is_as_planned());
   ASSERT_GE(said.size(), 3u);
   EXPECT_NE(said[1].find("layer0"), std::string::npos) << said[1];
+}
+
+TEST(SessionCuda, ParkedStatesAreOnTheHostBetweenStepsAndTheBitsStay) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: a session on CUDA was not tested";
+  constexpr std::uint64_t kStates = 2 * kLayers * kWidth * kWidth * sizeof(float);
+  struct Trained {
+    std::vector<at::Tensor> weights;
+    std::uint64_t between_steps;
+  };
+  const auto train = [&](bool parks) -> Trained {
+    Net net(c10::kCUDA);
+    torch::optim::AdamW optimizer(net.weights, torch::optim::AdamWOptions(1e-3));
+    Session session(net.weights, {.device = c10::kCUDA,
+                                  .budget_bytes = machine::memory_bytes(c10::kCUDA) / 2,
+                                  .say = [](const std::string&) {}});
+    std::uint64_t between_steps = 0;
+    for (int i = 0; i < 10; ++i) {
+      at::manual_seed(i);
+      net.step(at::randn({64, kWidth}, c10::kCUDA));
+      parks ? session.step(optimizer) : static_cast<void>(optimizer.step());
+      optimizer.zero_grad();
+      session.end_step();
+      between_steps = memory::process_memory(c10::kCUDA).allocated_bytes;
+    }
+    EXPECT_EQ(session.measured().host_bytes >= kStates, parks);
+    EXPECT_TRUE(session.is_as_planned());
+    return {net.weights, between_steps};
+  };
+  const Trained plain = train(false), parked = train(true);
+  for (std::size_t k = 0; k < plain.weights.size(); ++k)
+    EXPECT_TRUE(at::equal(plain.weights[k], parked.weights[k])) << k;
+  // The first net is still there while the second is trained.
+  const std::uint64_t first_net = kLayers * kWidth * kWidth * sizeof(float);
+  EXPECT_NEAR(static_cast<double>(plain.between_steps + first_net - parked.between_steps),
+              static_cast<double>(kStates), static_cast<double>(1_MiB));
+}
+
+// A state that has no memory here has none to be saved either: no file may be written with less.
+TEST(SessionCuda, ParkedStatesAreSavedFromWhereTheyAreUnparked) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: a session on CUDA was not tested";
+  Net net(c10::kCUDA);
+  torch::optim::AdamW optimizer(net.weights);
+  Session session(net.weights, {.device = c10::kCUDA, .say = [](const std::string&) {}});
+  net.step(at::randn({64, kWidth}, c10::kCUDA));
+  session.step(optimizer);
+  std::stringstream file;
+  EXPECT_ANY_THROW(torch::save(optimizer, file));
+  session.unpark(optimizer);
+  std::stringstream on_device, on_host;
+  torch::save(optimizer, on_device);
+  session.unpark(optimizer, ReadStates::OnHost);
+  EXPECT_TRUE(AnyOptimizer(optimizer).states(net.weights[0])[0].tensor.is_cpu());
+  torch::save(optimizer, on_host);
+  torch::optim::AdamW first(net.weights), second(net.weights);
+  torch::load(first, on_device);
+  torch::load(second, on_host, c10::Device(c10::kCUDA, 0));
+  for (const at::Tensor& weight : net.weights)
+    EXPECT_TRUE(at::equal(AnyOptimizer(first).states(weight)[0].tensor,
+                          AnyOptimizer(second).states(weight)[0].tensor));
+  session.step(optimizer);  // the gradients are still there
+  session.unpark(optimizer);
+  EXPECT_TRUE(AnyOptimizer(optimizer).states(net.weights[0])[0].tensor.is_cuda());
 }
 
 }  // namespace

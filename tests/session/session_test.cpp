@@ -462,7 +462,7 @@ TEST(SessionTest, APlanForOnePassIsNotThatOfAStepWithMoreOfThem) {
 }
 
 // Layers whose inputs are all that a step which keeps nothing must hold.
-class OffloadFromTheStart : public testing::TestWithParam<bool> {};
+class OffloadFromTheStart : public ::testing::TestWithParam<bool> {};
 
 TEST_P(OffloadFromTheStart, WhatFitsOnlyWithItCanStart) {
   const bool prove = GetParam();
@@ -507,7 +507,7 @@ TEST_P(OffloadFromTheStart, WhatFitsOnlyWithItCanStart) {
   EXPECT_LE(session.predicted_bytes(), budget);
 }
 
-INSTANTIATE_TEST_SUITE_P(SessionTest, OffloadFromTheStart, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(SessionTest, OffloadFromTheStart, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Proven" : "NotProven"; });
 
 TEST(SessionTest, ABudgetThatNoPlanFitsIsMetByKeepingNothing) {
@@ -545,7 +545,7 @@ TEST(SessionTest, AStepThatThrowsInTheMiddleIsNoStep) {
                  std::runtime_error);
     told.step();
   }
-  EXPECT_EQ(told.session->plans_made(), 1) << testing::PrintToString(told.said);
+  EXPECT_EQ(told.session->plans_made(), 1) << ::testing::PrintToString(told.said);
   EXPECT_TRUE(told.session->is_as_planned());
 }
 

@@ -1,0 +1,155 @@
+#include "snug/host/moving_tensor.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/detach.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+#include "snug/base/error.h"
+
+namespace snug::host {
+
+namespace {
+
+constexpr std::int64_t kNotSent = -1;
+
+void set_storage(const at::Tensor& tensor, const c10::Storage& storage) {
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  const bool allowed = impl->allow_tensor_metadata_change();
+  impl->set_allow_tensor_metadata_change(true);
+  impl->set_storage_keep_dtype(storage);
+  impl->set_allow_tensor_metadata_change(allowed);
+}
+
+}  // namespace
+
+MovingTensor::MovingTensor(const at::Tensor& tensor, at::Tensor host, Link* link, MovingTensorOptions options)
+    : tensor_(tensor),
+      host_(std::move(host)),
+      link_(link),
+      options_(std::move(options)),
+      contents_(tensor.storage()),
+      bytes_(tensor.nbytes()),
+      away_(no_contents(tensor.device(), bytes_, options_.why_away)),
+      version_(kNotSent) {
+  check(fills_its_storage(tensor), "what is to leave for the host must have its memory for itself: a tensor ",
+        tensor.sizes(), " is a view");
+}
+
+MovingTensor::~MovingTensor() {
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    TORCH_WARN("a copy of what waits on the host failed: ", error.what());
+  }
+}
+
+std::int64_t MovingTensor::version() const {
+  const at::Tensor tensor = tensor_.lock();
+  return tensor.defined() ? tensor.unsafeGetTensorImpl()->version_counter().current_version() : version_;
+}
+
+void MovingTensor::note_update() {
+  drop();
+  if (const at::Tensor tensor = tensor_.lock(); tensor.defined())
+    tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+bool MovingTensor::has_alias() const {
+  constexpr std::size_t kOurs = 2;  // the tensor's, and that of here
+  return is_here_ && !is_fetched_ && contents_.use_count() > kOurs;
+}
+
+void MovingTensor::take_memory() {
+  const c10::DeviceGuard guard(contents_.device());
+  c10::StorageImpl* const storage = contents_.unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(c10::GetAllocator(contents_.device_type())->allocate(bytes_));
+  storage->set_nbytes(bytes_);
+  is_here_ = true;
+  version_ = version();
+  const at::Tensor tensor = tensor_.lock();
+  if (!tensor.defined()) return;
+  set_storage(tensor, contents_);
+  if (options_.came) options_.came(tensor);
+}
+
+void MovingTensor::fetch() {
+  if (is_here_) return;
+  hide_host();
+  take_memory();
+  if (!link_) return;
+  fetched_ = link_->copy_to_device(contents_.mutable_data(), host_.const_data_ptr(), bytes_, written_);
+  is_fetched_ = true;
+  if (const at::Tensor tensor = tensor_.lock(); tensor.defined()) set_storage(tensor, away_);
+}
+
+void MovingTensor::use() {
+  fetch();
+  if (!std::exchange(is_fetched_, false)) return;
+  fetched_->wait();
+  if (const at::Tensor tensor = tensor_.lock(); tensor.defined()) set_storage(tensor, contents_);
+}
+
+void MovingTensor::send() {
+  if (!is_here_ || is_fetched_) return;
+  version_ = version();
+  if (!link_) return;
+  const at::Tensor tensor = tensor_.lock();
+  if (options_.before_send && tensor.defined()) options_.before_send(tensor);
+  written_ = link_->copy_to_host(contents_.data(), host_.mutable_data_ptr(), bytes_, nullptr);
+  is_sent_ = true;
+}
+
+void MovingTensor::drop() {
+  hide_host();
+  if (!is_here_) return;
+  if (version() != version_) send();
+  if (std::exchange(is_fetched_, false)) fetched_->wait();  // nobody used it
+  if (std::exchange(is_sent_, false)) written_->wait();
+  c10::StorageImpl* const storage = contents_.unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(at::DataPtr(nullptr, contents_.device()));
+  storage->set_nbytes(0);
+  if (const at::Tensor tensor = tensor_.lock(); tensor.defined()) set_storage(tensor, away_);
+  is_here_ = false;
+}
+
+void MovingTensor::show_host() {
+  drop();
+  finish();
+  at::Tensor tensor = tensor_.lock();
+  if (!link_ || !tensor.defined()) return;
+  const at::NoGradGuard no_grad;
+  hidden_ = tensor.detach();
+  tensor.set_data(host_.as_strided(tensor.sizes(), tensor.strides()));
+}
+
+void MovingTensor::hide_host() {
+  if (!hidden_.defined()) return;
+  if (at::Tensor tensor = tensor_.lock(); tensor.defined()) tensor.set_data(hidden_);
+  hidden_.reset();
+}
+
+void MovingTensor::write(const std::function<void()>& fill) {
+  drop();
+  take_memory();
+  fill();
+  send();
+  drop();
+}
+
+void MovingTensor::finish() {
+  if (fetched_) fetched_->finish();
+  if (written_) written_->finish();
+}
+
+void MovingTensor::bring_back() noexcept try {
+  if (is_used()) use();
+} catch (const std::exception& error) {
+  TORCH_WARN("this stays on the host, and cannot be read: ", options_.why_away, " ", error.what());
+}
+
+}  // namespace snug::host
