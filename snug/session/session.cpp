@@ -63,10 +63,11 @@ SessionOptions completed(SessionOptions options) {
   options.device = hooks::with_index(options.device);
   if (plan) check_is_for(*plan, options.device);
   check(!plan || !options.by_hand, "a session follows a plan or what is chosen by hand, not both");
-  if (plan && plan->budget_bytes > 0 && !options.budget_bytes) options.budget_bytes = plan->budget_bytes;
-  if (plan && options.budget_bytes && plan->predicted.peak_bytes > *options.budget_bytes)
+  const bool has_other_budget = plan && options.budget_bytes && *options.budget_bytes != plan->budget_bytes;
+  if (has_other_budget && plan->predicted.peak_bytes > *options.budget_bytes)
     fail("the plan needs ", format_bytes(plan->predicted.peak_bytes), ", `budget` is ",
          format_bytes(*options.budget_bytes), ": plan for that budget, or give a larger one");
+  if (plan && plan->budget_bytes > 0 && !options.budget_bytes) options.budget_bytes = plan->budget_bytes;
   if (!options.say) options.say = say_on_stderr;
   const bool may_plan = plan || (options.budget_bytes && !options.by_hand);
   if (!may_plan) options.hardware.reset();

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "snug/base/bytes.h"
@@ -86,10 +87,13 @@ std::vector<SharesOnHost> shares_on_host(const TrainConfig& config) {
 }  // namespace
 
 std::int64_t balanced_steps(const plan::Hardware& hardware) {
-  constexpr double kStreamedBytes = 20;  // per parameter: moments and remainder, there and back
-  if (hardware.to_host_rate == 0) return 0;
+  // Per parameter: 14 bytes come and 12 go where weights and gradients are there too; the host reads and
+  // writes as many, in fp32 28.
+  constexpr double kStreamedBytes = 26, kFp32Bytes = 28;
+  if (!hardware.is_gpu) return 0;  // it is the host
   const double streamed = hardware.both_ways_rate / kStreamedBytes;
-  return 10 * static_cast<std::int64_t>(10 * hardware.adam_rate / (hardware.adam_rate + streamed));
+  const double stepped = hardware.adam_rate * kFp32Bytes / kStreamedBytes;
+  return 10 * std::llround(10 * stepped / (stepped + streamed));
 }
 
 TrainConfig at_setting(TrainConfig config, const plan::Setting& setting) {

@@ -115,8 +115,8 @@ TEST(UpdateStep, RefusesWhatDoesNotBelongTogether) {
   EXPECT_EQ(refusal([](AdamWTensors& tensors) { tensors.exp_avgs[1] = at::zeros({7}, at::kBFloat16); }),
             "adamw_: parameter 1 is [7] on cpu; expected contiguous states like it in float32, got [7] "
             "BFloat16 on cpu");
-  EXPECT_EQ(refusal([](AdamWTensors& tensors) { tensors.steps[1] = at::zeros({2}); }),
-            "adamw_: a step must be one float32 number on cpu, got [2] Float on cpu");
+  EXPECT_EQ(refusal([](AdamWTensors& tensors) { tensors.steps[1] = at::zeros({3}); }),
+            "adamw_: a step must be one float32 number on cpu, got [3] Float on cpu");
   EXPECT_EQ(refusal([](AdamWTensors& tensors) {
               tensors.weights[1] = at::zeros({7});
               tensors.gradients[1] = at::zeros({7});
