@@ -87,7 +87,8 @@ bool take_plan_of_run(const Flags& given, const Flags& flags, TrainConfig& confi
   const TrainingFlags& training = given.training;
   std::error_code missing;
   if (!flags.resume || training.host_budget || training.micro_batch || training.accumulation ||
-      training.max_tokens || !flags.hardware.empty() || !fs::is_regular_file(path, missing))
+      training.max_tokens || training.stepped_on_host || !flags.hardware.empty() ||
+      !fs::is_regular_file(path, missing))
     return false;
   try {
     if (plan::load_plan(path).budget_bytes != flags.budget) return false;
@@ -106,6 +107,8 @@ std::string decide(const Flags& given, const Flags& flags, TrainConfig& config) 
   check(!flags.budget || flags.plan.empty(), "a plan has its own budget: give --budget or --plan");
   check(flags.hardware.empty() || flags.budget, "--hardware has no use without --budget");
   check(!flags.training.max_tokens || flags.budget, "--max-tokens has no use without --budget");
+  check(!flags.training.stepped_on_host || flags.budget || config.has_states_on_host(),
+        "--stepped-on-host has no use without states on the host: give --budget or --states-on-host");
   if (!flags.plan.empty()) take_plan(flags.training, flags.plan, config);
   if (!flags.budget) return "";
   std::string text;

@@ -101,7 +101,7 @@ TEST(Hardware, TheH200IsWhatWasMeasured) {
   EXPECT_EQ(h200.to_host_rate, 55e9);
   EXPECT_NEAR(h200.both_ways_rate, 101e9, 1);
   EXPECT_EQ(h200.copy_slowdown, 0.07);
-  EXPECT_EQ(h200.adam_rate, 3.6e9);
+  EXPECT_EQ(h200.adam_rate, 4.5e9);
   EXPECT_EQ(h200.disk_rate, 1.4e9);
   EXPECT_EQ(h200.host_bytes, 125_GiB);
 }
