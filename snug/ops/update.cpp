@@ -101,8 +101,8 @@ void adamw_(const AdamWTensors& tensors, const AdamWNumbers& numbers, const Upda
         " parameters and ", tensors.steps.size(), " steps");
   const bool as_cuda = control.arithmetic == Arithmetic::Cuda;
   for (const at::Tensor& step : tensors.steps)
-    check((step.numel() == 2 ? step.is_cpu() : step.numel() == 1 && !as_cuda) && step.is_contiguous() && step.scalar_type() == at::kFloat &&
-              step.device() == tensors.weights[0].device(),
+    check((step.numel() == 2 ? step.is_cpu() : step.numel() == 1 && !as_cuda) && step.is_contiguous() &&
+              step.scalar_type() == at::kFloat && step.device() == tensors.weights[0].device(),
           "adamw_: a step must be ", as_cuda ? "its two adamw_corrections" : "one float32 number", " on ",
           tensors.weights[0].device(), ", got ", step.sizes(), " ", step.scalar_type(), " on ",
           step.device());
