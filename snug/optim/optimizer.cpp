@@ -231,6 +231,7 @@ void Optimizer::step(double lr, const ops::UpdateControl& control) {
   check_not_negative(lr, "lr");
   at::NoGradGuard no_grad;
   if (deferred_) deferred_->check_unused();
+  check_used_once();
   const bool had_backward = end_backward();
   check(!had_backward || (!control.factor && !control.skip),
         "gradients that were used in the backward cannot be clipped, unscaled or skipped any more: leave out "
@@ -382,7 +383,9 @@ void Optimizer::update_in_backward(const std::vector<std::size_t>& numbers, doub
   std::vector<at::Tensor> gradients;
   for (const std::size_t i : numbers) {
     Pending update = pending(i);
-    if (!update.gradient.defined() || update.gradient_is_there || !is_usable(update.gradient, parameters_[i]))
+    const bool is_updated = updated_ && updated_->norms[i].defined();  // step() says so
+    if (is_updated || !update.gradient.defined() || update.gradient_is_there ||
+        !is_usable(update.gradient, parameters_[i]))
       continue;  // for step()
     all.push_back(update);
     gradients.push_back(update.gradient);
@@ -434,6 +437,14 @@ void Optimizer::release_updated() {
     done->block(c10::impl::VirtualGuardImpl(done->device_type()).getStream(parameters_[0].device()));
   for (const host::CopyPtr& copy : std::exchange(updated_->sent, {})) copy->wait();
   updated_->gradients.clear();
+}
+
+void Optimizer::check_used_once() const {
+  if (!updated_) return;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    check(!updated_->norms[i].defined() || !parameters_[i].grad().defined(), "parameter ", i,
+          " has a gradient again after its update: last_pass() was called before a backward that another one "
+          "followed; call it before the last one");
 }
 
 bool Optimizer::end_backward() {
@@ -506,6 +517,7 @@ at::Tensor Optimizer::weight(std::size_t i) const {
 
 void Optimizer::finish_updates() const {
   if (deferred_) deferred_->finish();
+  if (stepped_there_) stepped_there_->finish();
   if (host_) host_->finish();
 }
 

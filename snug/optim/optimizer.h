@@ -166,6 +166,7 @@ class SNUG_API Optimizer {
   void stream_beside(const std::vector<Pending>& which, double lr);
   void release_updated();  // gradients
   bool end_backward();     // whether parameters were updated in it
+  void check_used_once() const;
   void update_all(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control);
   void defer(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control);
   void begin_update(const std::vector<Pending>& which, const ops::UpdateControl& control);

@@ -37,6 +37,39 @@ TEST_F(HostParametersTest, UpdatesInTheBackwardHaveTheBitsOfThoseInStep) {
   testing::expect_bits_of_updates_in_step(at::kCPU);
 }
 
+TEST(UpdatesInTheBackward, AreTakenOnlyBeforeTheLastOneAndLeaveNothingToClip) {
+  testing::ThereNet net(3);
+  AdamW optimizer(net.parameters(), {.placement = {.update = UpdateTime::InBackward}});
+  optimizer.last_pass(1e-2);
+  net.pass(0);
+  net.pass(1);
+  EXPECT_NE(testing::message_of<Error>([&] { optimizer.step(1e-2); }).find("has a gradient again"),
+            std::string::npos);
+  optimizer.zero_grad();
+  optimizer.last_pass(1e-2);
+  net.pass(2);
+  EXPECT_NE(testing::message_of<Error>([&] {
+              optimizer.step(1e-2, {.factor = at::ones({})});
+            }).find("cannot be clipped"),
+            std::string::npos);
+  optimizer.zero_grad();
+  net.pass(3);  // nobody said that it is the last
+  for (const at::Tensor& parameter : net.parameters()) EXPECT_TRUE(parameter.grad().defined());
+  optimizer.step(1e-2, {.factor = at::ones({})});
+}
+
+TEST(UpdatesInTheBackward, AreSeenByWhoeverReadsTheStates) {
+  testing::ThereNet net(3);
+  const auto store = std::make_shared<host::Store>(at::kCPU, host::StoreOptions{.budget_bytes = 64_MiB});
+  AdamW optimizer(
+      net.parameters(),
+      {.placement = {.on_host = 1, .store = store, .update = UpdateTime::InBackward, .stepped_there = 1}});
+  optimizer.last_pass(1e-2);
+  net.pass(0);
+  for (const StateTensor& state : optimizer.state())
+    EXPECT_TRUE(state.tensor.ne(0).any().item<bool>()) << state.name << " of " << state.parameter;
+}
+
 TEST_F(HostParametersTest, TheyTakeTheHostsMemoryAndLeaveTheDevices) {
   ThereNet net(4);
   const auto there = send_away(net, store_, {0.5, 1});
