@@ -2,16 +2,30 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "snug/hooks/region.h"
+#include "snug/host/copy.h"
+#include "snug/optim/host_worker.h"
 
 namespace snug::optim {
+
+// What of it is still under way.
+struct UpdatedInBackward {
+  std::vector<at::Tensor> norms;  // of the gradients, by parameter; undefined: it was not updated
+  std::vector<HostWorker::Ticket> tickets;
+  // Of the last region: what must be over before its gradients go, and these.
+  std::unique_ptr<c10::Event> done;
+  std::vector<host::CopyPtr> sent;
+  std::vector<at::Tensor> gradients;
+};
 
 class InBackward final : private hooks::RegionListener {
  public:

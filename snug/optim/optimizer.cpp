@@ -1,11 +1,7 @@
 #include "snug/optim/optimizer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/zeros_like.h>
-#include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -16,7 +12,6 @@
 #include "snug/base/error.h"
 #include "snug/hooks/region.h"
 #include "snug/host/host_tensor.h"
-#include "snug/optim/clip.h"
 #include "snug/optim/deferred.h"
 #include "snug/optim/host_parameters.h"
 #include "snug/optim/host_states.h"
@@ -44,58 +39,7 @@ void check_parameters(const std::vector<at::Tensor>& parameters) {
   }
 }
 
-// The device waits for the weight. On Meta there is nothing to wait for.
-void wait_for(const HostWorker::Ticket& ticket) {
-  if (!ticket.valid()) return;
-  if (const host::CopyPtr copy = ticket.get()) copy->wait();
-}
-
-bool is_usable(const at::Tensor& gradient, const at::Tensor& parameter) {
-  return gradient.is_contiguous() &&
-         (gradient.scalar_type() == at::kFloat || gradient.scalar_type() == parameter.scalar_type());
-}
-
 }  // namespace
-
-// An update takes what is on the host through the device: the states of a parameter, then its weight and its
-// gradient if they are there.
-struct Optimizer::Streamed {
-  static HostStates::Group group(const Optimizer& optimizer, const Pending& update) {
-    HostStates::Group group;
-    for (const at::Tensor& state : optimizer.states_[update.number]) group.push_back({state});
-    const at::Tensor& parameter = optimizer.parameters_[update.number];
-    if (optimizer.has_weight_there(update.number))
-      group.push_back({optimizer.there_->home_of_weight(parameter), /*is_written=*/true,
-                       optimizer.there_->last_written(parameter)});
-    if (update.gradient_is_there) group.push_back({update.gradient, /*is_written=*/false});
-    return group;
-  }
-
-  static void update(Optimizer& optimizer, const Pending& update, const HostStates::Slice& slice, double lr,
-                     const ops::UpdateControl& control) {
-    if (optimizer.before_write_) optimizer.before_write_(update.number);
-    const auto stretch = [&](const at::Tensor& whole) {
-      return whole.view(-1).narrow(0, slice.begin, slice.count);
-    };
-    auto next = slice.tensors.begin() + static_cast<std::ptrdiff_t>(optimizer.states_[update.number].size());
-    const std::vector<at::Tensor> states(slice.tensors.begin(), next);
-    const at::Tensor weight =
-        optimizer.has_weight_there(update.number) ? *next++ : stretch(optimizer.parameters_[update.number]);
-    const at::Tensor gradient = update.gradient_is_there ? *next : stretch(update.gradient);
-    optimizer.update({optimizer.part(update.number, weight, gradient, states)}, lr, control);
-  }
-};
-
-struct Optimizer::Asked : HostSteps::Asked {};
-
-struct Optimizer::Updated {
-  std::vector<at::Tensor> norms;  // of the gradients, by parameter
-  std::vector<Ticket> tickets;
-  // Of the last region: what must be over before its gradients go, and these.
-  std::unique_ptr<c10::Event> done;
-  std::vector<host::CopyPtr> sent;
-  std::vector<at::Tensor> gradients;
-};
 
 Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master master,
                      std::vector<std::string> moments, const Placement& placement)
@@ -144,18 +88,6 @@ void Optimizer::choose_stepped_there(const Placement& placement) {
         there_ && there_->has_gradient(parameter) ? there_->home_of_gradient(parameter) : at::Tensor(),
         bytes_of_states(i));
   }
-}
-
-// A gradient that may be on the host need not be.
-void Optimizer::make_buffers() {
-  std::vector<HostStates::Group> groups;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!is_hosted_[i]) continue;
-    groups.push_back(Streamed::group(*this, {.number = i}));
-    if (there_ && there_->has_gradient(parameters_[i]))
-      groups.back().push_back({there_->home_of_gradient(parameters_[i]), /*is_written=*/false});
-  }
-  host_->reserve_buffers(groups);
 }
 
 Optimizer::~Optimizer() {
@@ -213,300 +145,6 @@ void Optimizer::make_states(std::size_t i, HostStates* home) {
   }
   const at::Tensor whole = weight(i).to(at::kFloat);
   states_[i].push_back(home ? zeros(at::kFloat).copy_(whole) : whole);
-}
-
-// What has no gradient is not updated.
-Optimizer::Pending Optimizer::pending(std::size_t i) const {
-  const at::Tensor& parameter = parameters_[i];
-  if (there_ && there_->gradient_is_there(parameter))
-    return {i, there_->home_of_gradient(parameter), /*gradient_is_there=*/true};
-  const at::Tensor& gradient = parameter.grad();
-  if (gradient.defined())
-    check(gradient.layout() == at::kStrided, "the gradient of parameter ", i, " is ", gradient.layout(),
-          "; expected a dense one");
-  return {i, gradient};
-}
-
-void Optimizer::step(double lr, const ops::UpdateControl& control) {
-  check_not_negative(lr, "lr");
-  at::NoGradGuard no_grad;
-  if (deferred_) deferred_->check_unused();
-  check_used_once();
-  const bool had_backward = end_backward();
-  check(!had_backward || (!control.factor && !control.skip),
-        "gradients that were used in the backward cannot be clipped, unscaled or skipped any more: leave out "
-        "last_pass(), or `control`");
-  finish();
-  if (host_) host_->begin_walks();
-  if (there_) there_->before_update();
-  std::vector<Pending> now, later;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    Pending update = pending(i);
-    if (!update.gradient.defined()) continue;
-    if (!update.gradient_is_there && !is_usable(update.gradient, parameters_[i])) {
-      update.gradient = update.gradient.to(at::kFloat).contiguous();
-      update_all({update}, lr, control);
-      continue;
-    }
-    const bool waits = deferred_ && is_hosted_[i] && hooks::region_of_parameter(parameters_[i]) != 0;
-    (waits ? later : now).push_back(std::move(update));
-  }
-  if (!now.empty()) update_all(now, lr, control);
-  if (!later.empty()) defer(later, lr, control);
-}
-
-void Optimizer::count_step(const std::vector<std::size_t>&, const ops::UpdateControl&) {}
-
-void Optimizer::begin_update(const std::vector<Pending>& which, const ops::UpdateControl& control) {
-  std::vector<std::size_t> numbers;
-  for (const Pending& update : which) {
-    numbers.push_back(update.number);
-    if (there_) there_->note_update(parameters_[update.number]);
-  }
-  count_step(numbers, control);
-  if (std::ranges::any_of(which, [&](const Pending& update) { return is_stepped_there(update); }))
-    stepped_there_->begin(numbers, control, numbers_of_step());
-}
-
-bool Optimizer::is_stepped_there(const Pending& update) const {
-  return stepped_there_ && stepped_there_->takes(update.number, update.gradient);
-}
-
-Optimizer::Asked Optimizer::ask_host(const Pending& update, double lr) {
-  const std::size_t i = update.number;
-  const at::Tensor& parameter = parameters_[i];
-  if (before_write_) before_write_(i);
-  const auto step_it = [this, i, lr](const HostSteps::Here& here) {
-    Part whole = part(i, here.weight, here.gradient, states_[i]);
-    whole.numbers = here.numbers;
-    this->update({whole}, lr, here.control);
-  };
-  return {stepped_there_->push(i, parameter, update.gradient_is_there ? at::Tensor() : update.gradient,
-                               there_ ? there_->copies_of(parameter) : std::vector<host::CopyPtr>(),
-                               step_it)};
-}
-
-Optimizer::Part Optimizer::part(std::size_t i, const at::Tensor& weight, const at::Tensor& gradient,
-                                const std::vector<at::Tensor>& states) const {
-  const auto end_of_moments = states.begin() + static_cast<std::ptrdiff_t>(moments_.size());
-  return {.parameter = i,
-          .weight = weight,
-          .gradient = gradient,
-          .master = has_master(i) ? states.back() : weight,
-          .moments = {states.begin(), end_of_moments}};
-}
-
-void Optimizer::update_all(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control) {
-  begin_update(which, control);
-  std::vector<Part> here;
-  std::vector<Ticket> there;
-  std::vector<Pending> streamed;
-  for (const Pending& update : which) {
-    const std::size_t i = update.number;
-    if (is_stepped_there(update)) {
-      there.push_back(ask_host(update, lr).ticket);
-    } else if (is_hosted_[i]) {
-      streamed.push_back(update);
-    } else {
-      here.push_back(part(i, parameters_[i], update.gradient, states_[i]));
-    }
-  }
-  // Those that are here beside the last copies.
-  stream(streamed, lr, control);
-  if (!here.empty()) update(here, lr, control);
-  for (const Ticket& ticket : there) wait_for(ticket);
-}
-
-void Optimizer::stream(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control) {
-  if (which.empty()) return;
-  std::vector<HostStates::Group> groups;
-  for (const Pending& update : which) groups.push_back(Streamed::group(*this, update));
-  HostStates::Walk(*host_, std::move(groups), [&](const HostStates::Slice& slice) {
-    Streamed::update(*this, which[slice.group], slice, lr, control);
-  }).go_to(which.size());
-}
-
-// The settings of this step go with them. Regions come in the order of their first parameters.
-void Optimizer::defer(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control) {
-  begin_update(which, control);
-  const auto updates = std::make_shared<std::vector<Deferred::Update>>();
-  std::unordered_map<hooks::RegionId, std::size_t> order;
-  for (const Pending& update : which) {
-    at::Tensor& parameter = parameters_[update.number];
-    const hooks::RegionId region = hooks::region_of_parameter(parameter);
-    order.try_emplace(region, order.size());
-    updates->push_back({update.number, parameter, update.gradient, update.gradient_is_there, region});
-    if (there_) there_->forget_gradient(parameter);
-    parameter.mutable_grad().reset();
-  }
-  std::ranges::stable_sort(*updates, {}, [&](const auto& update) { return order.at(update.region); });
-  std::vector<HostStates::Group> groups;
-  const auto pending_of = [](const Deferred::Update& update) {
-    return Pending{update.number, update.gradient, update.gradient_is_there};
-  };
-  std::vector<std::size_t> streamed;  // among the updates
-  std::vector<Ticket> tickets(updates->size());
-  for (std::size_t i = 0; i < updates->size(); ++i) {
-    const Pending update = pending_of((*updates)[i]);
-    if (is_stepped_there(update)) {
-      tickets[i] = ask_host(update, lr).ticket;
-      continue;
-    }
-    streamed.push_back(i);
-    groups.push_back(Streamed::group(*this, update));
-  }
-  const auto walk = std::make_shared<HostStates::Walk>(
-      *host_, std::move(groups),
-      [this, updates, streamed, pending_of, lr, control](const HostStates::Slice& slice) {
-        Streamed::update(*this, pending_of((*updates)[streamed[slice.group]]), slice, lr, control);
-      });
-  deferred_->begin(
-      updates,
-      [walk, streamed](std::size_t end) {
-        walk->go_to(static_cast<std::size_t>(std::ranges::lower_bound(streamed, end) - streamed.begin()));
-      },
-      [tickets](std::size_t i) { wait_for(tickets[i]); });
-}
-
-void Optimizer::last_pass(double lr) {
-  check_not_negative(lr, "lr");
-  if (!in_backward_) return;
-  end_backward();
-  if (host_) host_->begin_walks();
-  in_backward_->begin(
-      [this, lr](const std::vector<std::size_t>& numbers) { update_in_backward(numbers, lr); });
-}
-
-void Optimizer::update_in_backward(const std::vector<std::size_t>& numbers, double lr) {
-  release_updated();
-  std::vector<Pending> here, there, streamed, all;
-  std::vector<at::Tensor> gradients;
-  for (const std::size_t i : numbers) {
-    Pending update = pending(i);
-    const bool is_updated = updated_ && updated_->norms[i].defined();  // step() says so
-    if (is_updated || !update.gradient.defined() || update.gradient_is_there ||
-        !is_usable(update.gradient, parameters_[i]))
-      continue;  // for step()
-    all.push_back(update);
-    gradients.push_back(update.gradient);
-    (is_stepped_there(update) ? there : is_hosted_[i] ? streamed : here).push_back(std::move(update));
-  }
-  if (all.empty()) return;
-  if (!updated_) updated_ = std::make_unique<Updated>(Updated{std::vector<at::Tensor>(parameters_.size())});
-  const std::vector<at::Tensor> norms = at::_foreach_norm(gradients, 2, at::kFloat);
-  for (std::size_t k = 0; k < all.size(); ++k) {
-    updated_->norms[all[k].number] = norms[k];
-    if (there_) there_->forget_gradient(parameters_[all[k].number]);
-    parameters_[all[k].number].mutable_grad().reset();
-  }
-  begin_update(all, {});
-  for (const Pending& update : there) {
-    Asked asked = ask_host(update, lr);
-    updated_->tickets.push_back(std::move(asked.ticket));
-    updated_->sent.insert(updated_->sent.end(), asked.sent.begin(), asked.sent.end());
-  }
-  stream_beside(streamed, lr);
-  std::vector<Part> parts;
-  for (const Pending& update : here)
-    parts.push_back(part(update.number, parameters_[update.number], update.gradient, states_[update.number]));
-  if (!parts.empty()) update(parts, lr, {});
-  for (const auto* away : {&there, &streamed})
-    for (const Pending& update : *away) updated_->gradients.push_back(update.gradient);
-}
-
-void Optimizer::stream_beside(const std::vector<Pending>& which, double lr) {
-  if (which.empty()) return;
-  const std::optional<c10::Stream> beside = host_->stream_beside();
-  std::optional<c10::StreamGuard> guard;
-  if (beside) {  // after what the backward was given
-    c10::Event reached(beside->device_type());
-    reached.record(c10::impl::VirtualGuardImpl(beside->device_type()).getStream(beside->device()));
-    reached.block(*beside);
-    guard.emplace(*beside);
-  }
-  stream(which, lr, {});
-  if (!beside) return;
-  updated_->done = std::make_unique<c10::Event>(beside->device_type());
-  updated_->done->record(*beside);
-}
-
-// One region later, when most of it is over.
-void Optimizer::release_updated() {
-  if (!updated_) return;
-  if (const auto done = std::exchange(updated_->done, nullptr))
-    done->block(c10::impl::VirtualGuardImpl(done->device_type()).getStream(parameters_[0].device()));
-  for (const host::CopyPtr& copy : std::exchange(updated_->sent, {})) copy->wait();
-  updated_->gradients.clear();
-}
-
-void Optimizer::check_used_once() const {
-  if (!updated_) return;
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    check(!updated_->norms[i].defined() || !parameters_[i].grad().defined(), "parameter ", i,
-          " has a gradient again after its update: last_pass() was called before a backward that another one "
-          "followed; call it before the last one");
-}
-
-bool Optimizer::end_backward() {
-  if (in_backward_) in_backward_->end();
-  if (!updated_) return false;
-  release_updated();
-  for (const Ticket& ticket : updated_->tickets) wait_for(ticket);
-  updated_.reset();
-  return true;
-}
-
-void Optimizer::finish() {
-  if (deferred_) deferred_->finish();
-}
-
-void Optimizer::end() noexcept try {
-  end_backward();
-  finish();
-  if (stepped_there_) stepped_there_->finish();  // of a step that failed
-} catch (const std::exception& error) {
-  TORCH_WARN("an update that was deferred failed: ", error.what());
-}
-
-void Optimizer::zero_grad() {
-  end_backward();
-  for (at::Tensor& parameter : parameters_) {
-    if (there_) there_->forget_gradient(parameter);
-    parameter.mutable_grad().reset();
-  }
-}
-
-std::vector<at::Tensor> Optimizer::gradients() const {
-  if (there_) there_->finish_gradients();
-  std::vector<at::Tensor> gradients;
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (at::Tensor gradient = pending(i).gradient; gradient.defined())
-      gradients.push_back(std::move(gradient));
-  return gradients;
-}
-
-at::Tensor Optimizer::gradient_norm() const {
-  at::NoGradGuard no_grad;
-  std::vector<at::Tensor> here, norms;
-  std::vector<std::size_t> places;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (updated_ && updated_->norms[i].defined()) {
-      norms.push_back(updated_->norms[i]);
-      continue;
-    }
-    const Pending update = pending(i);
-    if (!update.gradient.defined()) continue;
-    if (!update.gradient_is_there) {
-      here.push_back(update.gradient);
-      places.push_back(norms.size());
-    }
-    norms.push_back(update.gradient_is_there ? there_->gradient_norm(parameters_[i]) : at::Tensor());
-  }
-  if (!here.empty()) {
-    const std::vector<at::Tensor> some = at::_foreach_norm(here, 2, at::kFloat);
-    for (std::size_t k = 0; k < places.size(); ++k) norms[places[k]] = some[k];
-  }
-  return norm_of_norms(norms);
 }
 
 at::Tensor Optimizer::weight(std::size_t i) const {
@@ -568,16 +206,6 @@ std::uint64_t Optimizer::host_bytes() const {
 
 SteppedThere Optimizer::stepped_there() const {
   return stepped_there_ ? stepped_there_->all() : SteppedThere();
-}
-
-ops::UpdateTensors Optimizer::tensors_of(const std::vector<Part>& parts) {
-  ops::UpdateTensors tensors;
-  for (const Part& part : parts) {
-    tensors.weights.push_back(part.weight);
-    tensors.gradients.push_back(part.gradient);
-    tensors.masters.push_back(part.master);
-  }
-  return tensors;
 }
 
 void check_not_negative(double value, const char* name) {

@@ -31,6 +31,7 @@ class HostParameters;
 class HostStates;
 class HostSteps;
 class InBackward;
+struct UpdatedInBackward;
 
 // Where the fp32 value of a bf16 weight lives: as the 16 bits that the weight lacks, or whole beside it. fp16
 // weights always have it whole. Both are the same number, bit for bit.
@@ -183,8 +184,7 @@ class SNUG_API Optimizer {
   std::unique_ptr<HostSteps> stepped_there_;     // null: nothing is
   std::unique_ptr<Deferred> deferred_;           // null: nothing is
   std::unique_ptr<InBackward> in_backward_;      // null: nothing is
-  struct Updated;
-  std::unique_ptr<Updated> updated_;  // in the backward; null: nothing is
+  std::unique_ptr<UpdatedInBackward> updated_;   // null: nothing is
   std::function<void(std::size_t)> before_write_;
   double lr_;
 };
