@@ -50,7 +50,9 @@ void Deferred::before_forward(hooks::RegionId region) {
   ask_for(std::max(is_here ? stretch + 1 : 0, asked_ + kPerRegion));
   if (!is_here) return;
   if (stretch >= waited_) return wait_for(stretch);
-  if (stream_) found->done->block(callers_stream());  // it was another stream that waited
+  if (!stream_) return;
+  found->done->block(callers_stream());  // it was another stream that waited
+  for (std::size_t i = begin_of(stretch); i < found->end; ++i) wait_(i);
 }
 
 void Deferred::ask_for_region(hooks::RegionId region) {

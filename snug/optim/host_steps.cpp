@@ -29,7 +29,7 @@ void HostSteps::add(std::size_t i, const at::Tensor& parameter, const at::Tensor
   all_.parameters += static_cast<std::uint64_t>(parameter.numel());
   all_.bytes += bytes_of_states + host::host_bytes(home.weight) + bytes_of_gradient;
   if (gradient.defined())
-    all_.gradient_bytes += bytes_of_gradient;
+    all_.gradient_bytes += home.gradient.nbytes();
   else
     all_.sent_bytes += bytes_of_gradient;
   if (!home.has_weight_here) return;

@@ -4,6 +4,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 
 #include <utility>
 
@@ -20,6 +21,11 @@ HostWorker::~HostWorker() {
   }
   changed_.notify_one();
   thread_.join();
+  try {
+    if (last_copy_) last_copy_->finish();
+  } catch (const std::exception& error) {
+    TORCH_WARN("a copy of a weight failed: ", error.what());
+  }
 }
 
 HostWorker::Ticket HostWorker::push(Job job) {
@@ -32,13 +38,14 @@ HostWorker::Ticket HostWorker::push(Job job) {
     if (asked) asked->block(*stream_);
     return carry_out(job);
   });
+  const Ticket ticket = task.get_future().share();
   {
     const std::lock_guard lock(mutex_);
-    last_ = task.get_future().share();
+    last_ = ticket;
     tasks_.push_back(std::move(task));
   }
   changed_.notify_one();
-  return last_;
+  return ticket;
 }
 
 host::CopyPtr HostWorker::carry_out(const Job& job) {
@@ -46,11 +53,26 @@ host::CopyPtr HostWorker::carry_out(const Job& job) {
     if (copy) copy->finish();
   job.update();
   if (!job.to) return nullptr;
-  return store_->link().copy_to_device(job.to, job.weight.const_data_ptr(), job.weight.nbytes(), nullptr);
+  const host::CopyPtr copy =
+      store_->link().copy_to_device(job.to, job.weight.const_data_ptr(), job.weight.nbytes(), nullptr);
+  const std::lock_guard lock(mutex_);
+  return last_copy_ = copy;
 }
 
 void HostWorker::finish() {
-  if (last_.valid()) last_.wait();
+  Ticket last;
+  {
+    const std::lock_guard lock(mutex_);
+    last = last_;
+  }
+  if (!last.valid()) return;
+  last.wait();
+  host::CopyPtr copy;
+  {
+    const std::lock_guard lock(mutex_);
+    copy = last_copy_;
+  }
+  if (copy) copy->finish();
 }
 
 void HostWorker::run() {

@@ -22,7 +22,7 @@ namespace snug::optim {
 class HostWorker {
  public:
   explicit HostWorker(std::shared_ptr<host::Store> store);
-  ~HostWorker();                           // after all that was asked for
+  ~HostWorker();                           // after all that was asked for, copies too
   HostWorker(const HostWorker&) = delete;  // the thread points to it
   HostWorker& operator=(const HostWorker&) = delete;
 
@@ -36,7 +36,7 @@ class HostWorker {
   // given before push().
   using Ticket = std::shared_future<host::CopyPtr>;
   Ticket push(Job job);
-  void finish();  // the host waits for all
+  void finish();  // the host waits for all, and for the copies
 
  private:
   void run();
@@ -48,6 +48,7 @@ class HostWorker {
   std::condition_variable changed_;
   std::deque<std::packaged_task<host::CopyPtr()>> tasks_;
   Ticket last_;
+  host::CopyPtr last_copy_;  // to the device: after all others
   bool ending_ = false;
   std::thread thread_{[this] { run(); }};  // the last: the rest is there when it starts
 };

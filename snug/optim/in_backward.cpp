@@ -7,8 +7,8 @@
 namespace snug::optim {
 
 InBackward::InBackward(const std::vector<at::Tensor>& parameters,
-                       std::function<bool(hooks::RegionId)> is_told)
-    : is_told_(std::move(is_told)) {
+                       std::function<bool(hooks::RegionId)> is_told, std::function<void()> wait)
+    : is_told_(std::move(is_told)), wait_(std::move(wait)) {
   for (std::size_t i = 0; i < parameters.size(); ++i) numbers_[parameters[i].unsafeGetTensorImpl()] = i;
 }
 

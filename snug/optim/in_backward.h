@@ -30,7 +30,9 @@ struct UpdatedInBackward {
 class InBackward final : private hooks::RegionListener {
  public:
   // `is_told(region)`: somebody else calls take_complete() when the backward of this one ends.
-  InBackward(const std::vector<at::Tensor>& parameters, std::function<bool(hooks::RegionId)> is_told);
+  // `wait`: called before a region runs forward.
+  InBackward(const std::vector<at::Tensor>& parameters, std::function<bool(hooks::RegionId)> is_told,
+             std::function<void()> wait);
 
   // From now on `update` gets the numbers of parameters whose gradients are complete.
   void begin(std::function<void(const std::vector<std::size_t>&)> update);
@@ -38,10 +40,12 @@ class InBackward final : private hooks::RegionListener {
   void take_complete();
 
  private:
+  void before_forward(hooks::RegionId) override { wait_(); }
   void gradient_ready(const at::Tensor& leaf) override;
   void after_backward(hooks::RegionId region) override;
 
   const std::function<bool(hooks::RegionId)> is_told_;
+  const std::function<void()> wait_;
   std::unordered_map<const c10::TensorImpl*, std::size_t> numbers_;
   std::mutex mutex_;                                             // a backward may be on another thread
   std::function<void(const std::vector<std::size_t>&)> update_;  // empty: nothing is done

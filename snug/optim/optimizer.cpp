@@ -58,18 +58,23 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master maste
   if (std::ranges::count(is_hosted_, true) > 0)
     host_ = std::make_unique<HostStates>(parameters_[0].device(), placement.store);
   for (std::size_t i = 0; i < parameters_.size(); ++i) make_states(i, is_hosted_[i] ? host_.get() : nullptr);
-  if (placement.update == UpdateTime::InBackward) {
+  if (host_) make_buffers();
+  if (host_ && placement.stepped_there > 0) choose_stepped_there(placement);
+  listen(placement.update);
+}
+
+void Optimizer::listen(UpdateTime update) {
+  if (update == UpdateTime::InBackward) {
     in_backward_ = std::make_unique<InBackward>(
-        parameters_, [this](hooks::RegionId region) { return there_ && there_->has_region(region); });
+        parameters_, [this](hooks::RegionId region) { return there_ && there_->has_region(region); },
+        [this] { wait_for_backward(); });
     if (there_) there_->told(this).before_send = [this](hooks::RegionId) { in_backward_->take_complete(); };
   }
-  if (!host_) return;
-  make_buffers();
-  if (placement.stepped_there > 0) choose_stepped_there(placement);
-  if (placement.update != UpdateTime::BeforeForward) return;
-  deferred_ = std::make_unique<Deferred>(host_->stream_beside());
-  if (there_)
-    there_->told(this).before_fetch = [this](hooks::RegionId region) { deferred_->ask_for_region(region); };
+  if (update == UpdateTime::BeforeForward && host_) {
+    deferred_ = std::make_unique<Deferred>(host_->stream_beside());
+    if (there_)
+      there_->told(this).before_fetch = [this](hooks::RegionId region) { deferred_->ask_for_region(region); };
+  }
 }
 
 void Optimizer::choose_stepped_there(const Placement& placement) {
@@ -150,11 +155,13 @@ void Optimizer::make_states(std::size_t i, HostStates* home) {
 at::Tensor Optimizer::weight(std::size_t i) const {
   check(i < parameters_.size(), "no parameter ", i, " among ", parameters_.size());
   if (deferred_) deferred_->finish();
+  wait_for_backward();
   return there_ ? there_->weight(parameters_[i]) : parameters_[i];
 }
 
 void Optimizer::finish_updates() const {
   if (deferred_) deferred_->finish();
+  wait_for_backward();
   if (stepped_there_) stepped_there_->finish();
   if (host_) host_->finish();
 }

@@ -150,6 +150,7 @@ class SNUG_API Optimizer {
 
   std::vector<bool> choose_hosted(double share) const;
   void choose_stepped_there(const Placement& placement);
+  void listen(UpdateTime update);
   std::uint64_t bytes_of_states(std::size_t i) const;
   void make_states(std::size_t i, HostStates* home);
   bool has_master(std::size_t i) const;  // beside the parameter itself
@@ -165,8 +166,9 @@ class SNUG_API Optimizer {
   void update_in_backward(const std::vector<std::size_t>& numbers, double lr);
   void stream(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control);
   void stream_beside(const std::vector<Pending>& which, double lr);
-  void release_updated();  // gradients
-  bool end_backward();     // whether parameters were updated in it
+  void release_updated();          // gradients
+  bool end_backward();             // whether parameters were updated in it
+  void wait_for_backward() const;  // the device waits for what was updated in it
   void check_used_once() const;
   void update_all(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control);
   void defer(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control);

@@ -266,6 +266,8 @@ void Optimizer::update_in_backward(const std::vector<std::size_t>& numbers, doub
     if (there_) there_->forget_gradient(parameters_[all[k].number]);
     parameters_[all[k].number].mutable_grad().reset();
   }
+  for (const auto* away : {&there, &streamed})
+    for (const Pending& update : *away) updated_->gradients.push_back(update.gradient);
   begin_update(all, {});
   for (const Pending& update : there) {
     Asked asked = ask_host(update, lr);
@@ -277,8 +279,6 @@ void Optimizer::update_in_backward(const std::vector<std::size_t>& numbers, doub
   for (const Pending& update : here)
     parts.push_back(part(update.number, parameters_[update.number], update.gradient, states_[update.number]));
   if (!parts.empty()) update(parts, lr, {});
-  for (const auto* away : {&there, &streamed})
-    for (const Pending& update : *away) updated_->gradients.push_back(update.gradient);
 }
 
 void Optimizer::stream_beside(const std::vector<Pending>& which, double lr) {
@@ -306,6 +306,14 @@ void Optimizer::release_updated() {
   updated_->gradients.clear();
 }
 
+void Optimizer::wait_for_backward() const {
+  if (!updated_) return;
+  if (updated_->done)
+    updated_->done->block(
+        c10::impl::VirtualGuardImpl(updated_->done->device_type()).getStream(parameters_[0].device()));
+  for (const Ticket& ticket : updated_->tickets) wait_for(ticket);
+}
+
 void Optimizer::check_used_once() const {
   if (!updated_) return;
   for (std::size_t i = 0; i < parameters_.size(); ++i)
@@ -318,8 +326,8 @@ bool Optimizer::end_backward() {
   if (in_backward_) in_backward_->end();
   if (!updated_) return false;
   release_updated();
-  for (const Ticket& ticket : updated_->tickets) wait_for(ticket);
-  updated_.reset();
+  const auto updated = std::exchange(updated_, nullptr);
+  for (const Ticket& ticket : updated->tickets) wait_for(ticket);
   return true;
 }
 
@@ -327,16 +335,17 @@ void Optimizer::finish() {
   if (deferred_) deferred_->finish();
 }
 
+// The worker first, which uses what goes with the optimizer.
 void Optimizer::end() noexcept try {
+  if (stepped_there_) stepped_there_->finish();
   end_backward();
   finish();
-  if (stepped_there_) stepped_there_->finish();  // of a step that failed
 } catch (const std::exception& error) {
   TORCH_WARN("an update that was deferred failed: ", error.what());
 }
 
 void Optimizer::zero_grad() {
-  end_backward();
+  if (updated_) end_backward();
   for (at::Tensor& parameter : parameters_) {
     if (there_) there_->forget_gradient(parameter);
     parameter.mutable_grad().reset();

@@ -63,6 +63,15 @@ optim::UpdateTime planned_update(TrainConfig config) {
   return update_time(config);
 }
 
+// By default only what has states on the host is updated in the backward.
+constexpr std::string_view kBackwardIfThere = "backward if on the host";
+
+std::string update_text(const TrainConfig& config) {
+  const optim::UpdateTime update = planned_update(config);
+  return std::string(!config.update && update == optim::UpdateTime::InBackward ? kBackwardIfThere
+                                                                               : name(update));
+}
+
 // Per cent.
 struct SharesOnHost {
   std::int64_t states = 0, gradients = 0, weights = 0;
@@ -118,8 +127,8 @@ Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro
                          {"momentum", config.optimizer.momentum},
                          {"allow_quadratic", config.allow_quadratic}},
             .scratch_share = scratch_share(config)};
-  if (const auto update = planned_update(config); update != kUsualUpdate)
-    step.identity["update"] = name(update);
+  if (const std::string update = update_text(config); update != name(kUsualUpdate))
+    step.identity["update"] = update;
   for (const std::int64_t micro : micro_batches.empty() ? divisors(config.batch_size) : micro_batches)
     for (const std::int64_t chunks : head_chunks(config, micro)) {
       TrainConfig shape = config;
@@ -144,11 +153,12 @@ Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro
 
 namespace {
 
-// As the plan says.
-optim::UpdateTime update_of(const plan::Plan& plan) {
+// As the plan says; none: by default.
+std::optional<optim::UpdateTime> update_of(const plan::Plan& plan) {
   const auto update = plan.step.find("update");
-  return update != plan.step.end() && update->is_string() ? parse_update(update->get<std::string>())
-                                                          : kUsualUpdate;
+  if (update == plan.step.end() || !update->is_string()) return kUsualUpdate;
+  if (*update == kBackwardIfThere) return std::nullopt;
+  return parse_update(update->get<std::string>());
 }
 
 }  // namespace
@@ -156,6 +166,7 @@ optim::UpdateTime update_of(const plan::Plan& plan) {
 void take(plan::Plan plan, TrainConfig& config) {
   config = at_setting(std::move(config), plan.setting);
   config.update = update_of(plan);
+  config.update = update_time(config);
   config.budget_bytes = plan.budget_bytes > 0 ? std::optional(plan.budget_bytes) : std::nullopt;
   config.plan = std::move(plan);
 }
