@@ -37,7 +37,6 @@ void add_optimizer_flags(CLI::App& verb, TrainingFlags& flags) {
   add_choice(verb, "--schedule", "constant|cosine|linear", flags.schedule, optim::parse_schedule,
              "How the learning rate falls; default constant");
   add_count(verb, "--warmup", flags.warmup, "Steps over which the learning rate rises; default 0", 0);
-  add_number(verb, "--clip", flags.clip, "Largest global norm of the gradients, 0 = any; default 1");
   add_number(verb, "--weight-decay", flags.weight_decay, "Default 0.01 for adamw, 0 for sgd");
   add_choice(verb, "--decay", "all|matrices", flags.decay_matrices_only, parse_decay,
              "adamw: the parameters that decay; default all");
@@ -144,6 +143,7 @@ void add_step_flags(CLI::App& verb, TrainingFlags& flags) {
              "Default bf16 on a GPU, fp32 on the CPU");
   add_choice(verb, "--optimizer", "adamw|sgd", flags.optimizer, train::parse_optimizer, "Default adamw");
   add_number(verb, "--momentum", flags.momentum, "sgd; default 0", 1);
+  add_number(verb, "--clip", flags.clip, "Largest global norm of the gradients, 0 = any; default 1");
   add_choice(
       verb, "--update", "step|forward|backward", flags.update, train::parse_update,
       "When parameters are updated: at the end of the step; those with states on the host just before "
