@@ -2,18 +2,14 @@
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "snug/base/error.h"
+#include "snug/optim/current_stream.h"
 
 namespace snug::optim {
-
-c10::Stream Deferred::callers_stream() const {
-  return c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device());
-}
 
 void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::function<void(std::size_t)> go_to,
                      std::function<void(std::size_t)> wait) {
@@ -32,7 +28,7 @@ void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::function
   }
   asked_ = waited_ = 0;
   if (stream_) {  // what the backward was given comes first
-    stepped_on_ = callers_stream();
+    stepped_on_ = current_stream(stream_->device());
     c10::Event reached(stream_->device_type());
     reached.record(*stepped_on_);
     reached.block(*stream_);
@@ -51,7 +47,7 @@ void Deferred::before_forward(hooks::RegionId region) {
   if (!is_here) return;
   if (stretch >= waited_) return wait_for(stretch);
   if (!stream_) return;
-  found->done->block(callers_stream());  // it was another stream that waited
+  found->done->block(current_stream(stream_->device()));  // it was another stream that waited
   for (std::size_t i = begin_of(stretch); i < found->end; ++i) wait_(i);
 }
 
@@ -91,7 +87,7 @@ void Deferred::ask_for(std::size_t stretches) {
 void Deferred::wait_for(std::size_t number) {
   const Stretch& stretch = stretches_[number];
   if (stream_) {
-    stretch.done->block(callers_stream());
+    stretch.done->block(current_stream(stream_->device()));
     stretch.done->block(*stepped_on_);
   }
   for (std::size_t i = begin_of(waited_); i < stretch.end; ++i) {

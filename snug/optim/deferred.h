@@ -46,7 +46,6 @@ class Deferred final : private hooks::RegionListener {
   void ask_for(std::size_t stretches);
   void wait_for(std::size_t stretch);
   std::size_t begin_of(std::size_t stretch) const;
-  c10::Stream callers_stream() const;
 
   // The updates of one region.
   struct Stretch {

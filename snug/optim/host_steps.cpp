@@ -61,12 +61,12 @@ void HostSteps::begin(const std::vector<std::size_t>& which, const ops::UpdateCo
         here.const_data_ptr(), rows(numbers_there_).mutable_data_ptr(), here.nbytes(), nullptr);
 }
 
-HostSteps::Asked HostSteps::push(std::size_t i, const at::Tensor& parameter, const at::Tensor& gradient,
-                                 std::vector<host::CopyPtr> before, std::function<void(const Here&)> update) {
+AskedOfHost HostSteps::push(std::size_t i, const at::Tensor& parameter, const at::Tensor& gradient,
+                            std::vector<host::CopyPtr> before, std::function<void(const Here&)> update) {
   const Home& home = homes_[i];
   if (home.has_weight_here) parameter.unsafeGetTensorImpl()->bump_version();  // as an operator that writes
   if (!store_) return {};
-  Asked asked;
+  AskedOfHost asked;
   const auto send = [&](const at::Tensor& from, const at::Tensor& to) {
     asked.sent.push_back(
         store_->link().copy_to_host(from.const_data_ptr(), to.mutable_data_ptr(), from.nbytes(), nullptr));

@@ -16,6 +16,11 @@
 
 namespace snug::optim {
 
+struct AskedOfHost {
+  HostWorker::Ticket ticket;
+  std::vector<host::CopyPtr> sent;  // to be waited for before the gradient goes
+};
+
 class HostSteps {
  public:
   // Memory on the host is the states'. On Meta there is no store: nothing is done.
@@ -38,13 +43,9 @@ class HostSteps {
     ops::UpdateControl control;
     at::Tensor numbers;
   };
-  struct Asked {
-    HostWorker::Ticket ticket;
-    std::vector<host::CopyPtr> sent;  // to be waited for before the gradient goes
-  };
   // Asks for one. `gradient`: undefined if it is in its home; `before`: copies of what is.
-  Asked push(std::size_t i, const at::Tensor& parameter, const at::Tensor& gradient,
-             std::vector<host::CopyPtr> before, std::function<void(const Here&)> update);
+  AskedOfHost push(std::size_t i, const at::Tensor& parameter, const at::Tensor& gradient,
+                   std::vector<host::CopyPtr> before, std::function<void(const Here&)> update);
   void finish();  // the host waits for all
 
  private:

@@ -3,10 +3,11 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <utility>
+
+#include "snug/optim/current_stream.h"
 
 namespace snug::optim {
 
@@ -32,7 +33,7 @@ HostWorker::Ticket HostWorker::push(Job job) {
   std::shared_ptr<c10::Event> asked;
   if (stream_ && job.to) {
     asked = std::make_shared<c10::Event>(stream_->device_type());
-    asked->record(c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device()));
+    asked->record(current_stream(stream_->device()));
   }
   std::packaged_task<host::CopyPtr()> task([this, job = std::move(job), asked] {
     if (asked) asked->block(*stream_);

@@ -30,6 +30,7 @@ class Deferred;
 class HostParameters;
 class HostStates;
 class HostSteps;
+struct AskedOfHost;
 class InBackward;
 struct UpdatedInBackward;
 
@@ -161,8 +162,7 @@ class SNUG_API Optimizer {
             const std::vector<at::Tensor>& states) const;
   bool is_stepped_there(const Pending& update) const;
   using Ticket = std::shared_future<std::shared_ptr<host::Copy>>;  // see HostWorker
-  struct Asked;                                                    // of the host
-  Asked ask_host(const Pending& update, double lr);
+  AskedOfHost ask_host(const Pending& update, double lr);
   void update_in_backward(const std::vector<std::size_t>& numbers, double lr);
   void stream(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control);
   void stream_beside(const std::vector<Pending>& which, double lr);

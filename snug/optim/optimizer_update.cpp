@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "snug/base/error.h"
 #include "snug/hooks/region.h"
 #include "snug/optim/clip.h"
+#include "snug/optim/current_stream.h"
 #include "snug/optim/deferred.h"
 #include "snug/optim/host_parameters.h"
 #include "snug/optim/host_states.h"
@@ -64,8 +64,6 @@ struct Optimizer::Streamed {
     optimizer.update({optimizer.part(update.number, weight, gradient, states)}, lr, control);
   }
 };
-
-struct Optimizer::Asked : HostSteps::Asked {};
 
 // A gradient that may be on the host need not be.
 void Optimizer::make_buffers() {
@@ -136,7 +134,7 @@ bool Optimizer::is_stepped_there(const Pending& update) const {
   return stepped_there_ && stepped_there_->takes(update.number, update.gradient);
 }
 
-Optimizer::Asked Optimizer::ask_host(const Pending& update, double lr) {
+AskedOfHost Optimizer::ask_host(const Pending& update, double lr) {
   const std::size_t i = update.number;
   const at::Tensor& parameter = parameters_[i];
   if (before_write_) before_write_(i);
@@ -145,9 +143,8 @@ Optimizer::Asked Optimizer::ask_host(const Pending& update, double lr) {
     whole.numbers = here.numbers;
     this->update({whole}, lr, here.control);
   };
-  return {stepped_there_->push(i, parameter, update.gradient_is_there ? at::Tensor() : update.gradient,
-                               there_ ? there_->copies_of(parameter) : std::vector<host::CopyPtr>(),
-                               step_it)};
+  return stepped_there_->push(i, parameter, update.gradient_is_there ? at::Tensor() : update.gradient,
+                              there_ ? there_->copies_of(parameter) : std::vector<host::CopyPtr>(), step_it);
 }
 
 Optimizer::Part Optimizer::part(std::size_t i, const at::Tensor& weight, const at::Tensor& gradient,
@@ -270,7 +267,7 @@ void Optimizer::update_in_backward(const std::vector<std::size_t>& numbers, doub
     for (const Pending& update : *away) updated_->gradients.push_back(update.gradient);
   begin_update(all, {});
   for (const Pending& update : there) {
-    Asked asked = ask_host(update, lr);
+    AskedOfHost asked = ask_host(update, lr);
     updated_->tickets.push_back(std::move(asked.ticket));
     updated_->sent.insert(updated_->sent.end(), asked.sent.begin(), asked.sent.end());
   }
@@ -287,7 +284,7 @@ void Optimizer::stream_beside(const std::vector<Pending>& which, double lr) {
   std::optional<c10::StreamGuard> guard;
   if (beside) {  // after what the backward was given
     c10::Event reached(beside->device_type());
-    reached.record(c10::impl::VirtualGuardImpl(beside->device_type()).getStream(beside->device()));
+    reached.record(current_stream(beside->device()));
     reached.block(*beside);
     guard.emplace(*beside);
   }
@@ -301,16 +298,14 @@ void Optimizer::stream_beside(const std::vector<Pending>& which, double lr) {
 void Optimizer::release_updated() {
   if (!updated_) return;
   if (const auto done = std::exchange(updated_->done, nullptr))
-    done->block(c10::impl::VirtualGuardImpl(done->device_type()).getStream(parameters_[0].device()));
+    done->block(current_stream(parameters_[0].device()));
   for (const host::CopyPtr& copy : std::exchange(updated_->sent, {})) copy->wait();
   updated_->gradients.clear();
 }
 
 void Optimizer::wait_for_backward() const {
   if (!updated_) return;
-  if (updated_->done)
-    updated_->done->block(
-        c10::impl::VirtualGuardImpl(updated_->done->device_type()).getStream(parameters_[0].device()));
+  if (updated_->done) updated_->done->block(current_stream(parameters_[0].device()));
   for (const Ticket& ticket : updated_->tickets) wait_for(ticket);
 }
 
