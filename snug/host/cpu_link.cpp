@@ -97,10 +97,12 @@ class CpuLink final : public Link {
  public:
   CpuLink() : Link(c10::kCPU) {}
 
-  CopyPtr copy_to_host(const void* from, void* to, std::uint64_t bytes, const CopyPtr& before) override {
+  CopyPtr copy_to_host(const void* from, void* to, std::uint64_t bytes, const CopyPtr& before,
+                       const CopyPtr&) override {
     return to_host_.push(from, to, bytes, before);
   }
-  CopyPtr copy_to_device(void* to, const void* from, std::uint64_t bytes, const CopyPtr& before) override {
+  CopyPtr copy_to_device(void* to, const void* from, std::uint64_t bytes, const CopyPtr& before,
+                         const CopyPtr&) override {
     return to_device_.push(from, to, bytes, before);
   }
 

@@ -33,26 +33,30 @@ class CudaCopy final : public Copy {
   c10::cuda::CUDAEvent done_;  // without timing; written once, so any thread may wait for it
 };
 
+enum class Priority { Low, High };
+
 // A stream of our own, never destroyed: those of torch's pool are handed out again after 32 requests.
-c10::cuda::CUDAStream make_stream(c10::DeviceIndex device) {
+c10::cuda::CUDAStream make_stream(c10::DeviceIndex device, Priority priority) {
   const c10::cuda::CUDAGuard guard(device);
   int lowest = 0, highest = 0;
   C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   cudaStream_t stream = nullptr;
-  C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
+  C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                              priority == Priority::High ? highest : lowest));
   return c10::cuda::getStreamFromExternal(stream, device);
 }
 
 // One direction.
 class CopyStream {
  public:
-  explicit CopyStream(c10::DeviceIndex device) : stream_(make_stream(device)) {}
+  CopyStream(c10::DeviceIndex device, Priority priority) : stream_(make_stream(device, priority)) {}
 
-  CopyPtr push(const void* from, void* to, std::uint64_t bytes, cudaMemcpyKind kind, const CopyPtr& before) {
+  CopyPtr push(const void* from, void* to, std::uint64_t bytes, cudaMemcpyKind kind, const CopyPtr& before,
+               const CopyPtr& since) {
     std::lock_guard lock(mutex_);  // numbers in the order of the stream
-    asked_.record(c10::cuda::getCurrentCUDAStream(stream_.device_index()));
+    if (!since) asked_.record(c10::cuda::getCurrentCUDAStream(stream_.device_index()));
     const c10::cuda::CUDAStreamGuard guard(stream_);  // so that the copy's stream is the one that waits
-    asked_.block(stream_);
+    since ? since->wait() : asked_.block(stream_);
     if (before) before->wait();
     C10_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, kind, stream_));
     return std::make_shared<CudaCopy>(stream_, ++last_);
@@ -67,23 +71,31 @@ class CopyStream {
 
 class CudaLink final : public Link {
  public:
-  explicit CudaLink(c10::DeviceIndex device)
-      : Link({c10::kCUDA, device}), to_host_(device), to_device_(device) {}
+  explicit CudaLink(c10::DeviceIndex device, Priority priority = Priority::High)
+      : Link({c10::kCUDA, device}), to_host_(device, priority), to_device_(device, priority) {}
 
+  // A copy engine takes what has priority first: a loss that is read, or a batch that is sent, would wait
+  // until all that was asked of the bulk is done.
   Link& bulk() override {
-    std::call_once(bulk_is_made_, [&] { bulk_ = std::make_unique<CudaLink>(device().index()); });
+    std::call_once(bulk_is_made_,
+                   [&] { bulk_ = std::make_unique<CudaLink>(device().index(), Priority::Low); });
     return *bulk_;
   }
   std::optional<c10::Stream> stream_beside() override {
-    std::call_once(is_made_, [&] { beside_ = make_stream(device().index()).unwrap(); });
+    std::call_once(is_made_, [&] { beside_ = make_stream(device().index(), Priority::High).unwrap(); });
     return beside_;
   }
-
-  CopyPtr copy_to_host(const void* from, void* to, std::uint64_t bytes, const CopyPtr& before) override {
-    return to_host_.push(from, to, bytes, cudaMemcpyDeviceToHost, before);
+  CopyPtr mark() override {
+    return std::make_shared<CudaCopy>(c10::cuda::getCurrentCUDAStream(device().index()), 0);
   }
-  CopyPtr copy_to_device(void* to, const void* from, std::uint64_t bytes, const CopyPtr& before) override {
-    return to_device_.push(from, to, bytes, cudaMemcpyHostToDevice, before);
+
+  CopyPtr copy_to_host(const void* from, void* to, std::uint64_t bytes, const CopyPtr& before,
+                       const CopyPtr& since) override {
+    return to_host_.push(from, to, bytes, cudaMemcpyDeviceToHost, before, since);
+  }
+  CopyPtr copy_to_device(void* to, const void* from, std::uint64_t bytes, const CopyPtr& before,
+                         const CopyPtr& since) override {
+    return to_device_.push(from, to, bytes, cudaMemcpyHostToDevice, before, since);
   }
 
  private:

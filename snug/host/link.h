@@ -48,8 +48,13 @@ class SNUG_API Link {
 
   // For whoever keeps the order of copies himself: after `before`, if there is one, and after no other of the
   // same host memory.
-  virtual CopyPtr copy_to_host(const void* from, void* to, std::uint64_t bytes, const CopyPtr& before) = 0;
-  virtual CopyPtr copy_to_device(void* to, const void* from, std::uint64_t bytes, const CopyPtr& before) = 0;
+  // `since`: a mark(), instead of all that the current stream was given by now.
+  virtual CopyPtr copy_to_host(const void* from, void* to, std::uint64_t bytes, const CopyPtr& before,
+                               const CopyPtr& since = nullptr) = 0;
+  virtual CopyPtr copy_to_device(void* to, const void* from, std::uint64_t bytes, const CopyPtr& before,
+                                 const CopyPtr& since = nullptr) = 0;
+  // Done when all that the current stream was given so far is; null where the caller is that far already.
+  virtual CopyPtr mark() { return nullptr; }
 
  protected:
   explicit Link(c10::Device device) : device_(device) {}

@@ -77,14 +77,19 @@ void MovingTensor::take_memory() {
   if (options_.came) options_.came(tensor);
 }
 
-void MovingTensor::fetch() {
-  if (is_here_) return;
-  hide_host();
-  take_memory();
-  if (!link_) return;
-  fetched_ = link_->copy_to_device(contents_.mutable_data(), host_.const_data_ptr(), bytes_, written_);
-  is_fetched_ = true;
-  if (const at::Tensor tensor = tensor_.lock(); tensor.defined()) set_storage(tensor, away_);
+void MovingTensor::fetch(bool is_ready) {
+  if (!is_here_) {
+    hide_host();
+    take_memory();
+    if (!link_) return;
+    mark_ = link_->mark();
+    is_fetched_ = is_owed_ = true;
+    if (const at::Tensor tensor = tensor_.lock(); tensor.defined()) set_storage(tensor, away_);
+  }
+  if (!is_owed_ || !is_ready) return;
+  fetched_ = link_->copy_to_device(contents_.mutable_data(), host_.const_data_ptr(), bytes_, written_, mark_);
+  is_owed_ = false;
+  mark_ = nullptr;
 }
 
 void MovingTensor::use() {
@@ -108,7 +113,9 @@ void MovingTensor::drop() {
   hide_host();
   if (!is_here_) return;
   if (version() != version_) send();
-  if (std::exchange(is_fetched_, false)) fetched_->wait();  // nobody used it
+  if (std::exchange(is_fetched_, false) && !std::exchange(is_owed_, false))
+    fetched_->wait();  // nobody used it
+  mark_ = nullptr;
   if (std::exchange(is_sent_, false)) written_->wait();
   c10::StorageImpl* const storage = contents_.unsafeGetStorageImpl();
   storage->set_data_ptr_noswap(at::DataPtr(nullptr, contents_.device()));

@@ -34,8 +34,10 @@ class MovingTensor {
   MovingTensor(const MovingTensor&) = delete;  // copies point into it
   MovingTensor& operator=(const MovingTensor&) = delete;
 
-  void fetch();  // memory is taken and a copy asked for, unless it is here
-  void use();    // the tensor has it, and the device waits for that copy
+  // Memory is taken and a copy asked for, unless it is here. `is_ready`: the host has what is to be copied;
+  // else the next call, or use(), asks for the copy, which then begins as if it had been asked for now.
+  void fetch(bool is_ready = true);
+  void use();  // the tensor has it, and the device waits for that copy
   void send();   // what it holds goes to the host; it stays as well
   void drop();   // its memory goes; what somebody wrote to the tensor goes to the host
   // As drop(), but the tensor can be read: until it is fetched, or dropped, it is one of the CPU. What is
@@ -65,9 +67,11 @@ class MovingTensor {
   const std::uint64_t bytes_;
   const c10::Storage away_;
   bool is_here_ = true, is_fetched_ = false;  // is_fetched_: nobody waited for the copy yet
+  bool is_owed_ = false;                      // that copy was not asked for yet
   bool is_sent_ = false;                      // the same of the copy to the host
   std::int64_t version_;                      // of the tensor, when the host had its contents
   CopyPtr fetched_, written_;
+  CopyPtr mark_;  // of a copy that is owed: when its memory was taken
   at::Tensor hidden_;  // while the host is shown: what the tensor was
 };
 

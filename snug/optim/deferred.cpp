@@ -11,13 +11,18 @@
 
 namespace snug::optim {
 
-void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::function<void(std::size_t)> go_to,
-                     std::function<void(std::size_t)> wait) {
-  constexpr std::size_t kAtOnce = 2;
+// Note [Copies are done in the order in which they are asked for]
+// A device's copies of one direction wait for one another, whatever their streams and their priorities: what
+// is asked for early stands in the way of what is needed first. So the host asks for updates one region
+// ahead, and for that region's weights right after them; a loss is read before them. Where only the last
+// regions have states on the host they are asked for evenly from the first region on.
+
+void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::vector<hooks::RegionId> regions,
+                     Work work) {
   ensure(stretches_.empty(), "updates were deferred while others wait");
   updates_ = std::move(updates);
-  go_to_ = std::move(go_to);
-  wait_ = std::move(wait);
+  regions_ = std::move(regions);
+  work_ = std::move(work);
   for (const Update& update : *updates_) {
     if (stretches_.empty() || stretches_.back().region != update.region) {
       ensure(std::ranges::count(stretches_, update.region, &Stretch::region) == 0,
@@ -33,30 +38,38 @@ void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::function
     reached.record(*stepped_on_);
     reached.block(*stream_);
   }
-  ask_for(kAtOnce);
+  ask_for(1);
 }
 
-// Every region asks for some more, so that their copies take turns with what the regions themselves offload.
+// Of the stretches, how many are asked for when this region begins: the next one's with them.
+std::size_t Deferred::due(hooks::RegionId region) const {
+  const auto place = static_cast<std::size_t>(std::ranges::find(regions_, region) - regions_.begin());
+  if (place == regions_.size()) return asked_;
+  return (stretches_.size() * (place + 2) + regions_.size() - 1) / regions_.size();
+}
+
 void Deferred::before_forward(hooks::RegionId region) {
-  constexpr std::size_t kPerRegion = 2;
   if (stretches_.empty()) return;
   const auto found = std::ranges::find(stretches_, region, &Stretch::region);
   const auto stretch = static_cast<std::size_t>(found - stretches_.begin());
   const bool is_here = found != stretches_.end();
-  ask_for(std::max(is_here ? stretch + 1 : 0, asked_ + kPerRegion));
+  ask_for(std::max(is_here ? stretch + 1 : 0, due(region)));
   if (!is_here) return;
   if (stretch >= waited_) return wait_for(stretch);
   if (!stream_) return;
   found->done->block(current_stream(stream_->device()));  // it was another stream that waited
-  for (std::size_t i = begin_of(stretch); i < found->end; ++i) wait_(i);
+  for (std::size_t i = begin_of(stretch); i < found->end; ++i) work_.wait(i);
 }
 
-void Deferred::ask_for_region(hooks::RegionId region) {
+bool Deferred::ask_for_region(hooks::RegionId region, bool wait) {
   const auto found = std::ranges::find(stretches_, region, &Stretch::region);
-  if (found == stretches_.end()) return;
+  if (found == stretches_.end()) return true;
   const auto stretch = static_cast<std::size_t>(found - stretches_.begin());
   ask_for(stretch + 1);
-  for (std::size_t i = begin_of(stretch); i < found->end; ++i) wait_(i);
+  for (std::size_t i = begin_of(stretch); i < found->end; ++i)
+    if (!wait && !work_.is_done(i)) return false;
+  for (std::size_t i = begin_of(stretch); i < found->end; ++i) work_.wait(i);
+  return true;
 }
 
 std::size_t Deferred::begin_of(std::size_t stretch) const {
@@ -70,13 +83,15 @@ void Deferred::finish() {
 }
 
 void Deferred::ask_for(std::size_t stretches) {
+  constexpr std::size_t kHostAhead = 1;  // so that it is never without work
   const hooks::AsideScope aside;
   const at::NoGradGuard no_grad;
   std::optional<c10::StreamGuard> guard;
   if (stream_) guard.emplace(*stream_);
   for (; asked_ < std::min(stretches, stretches_.size()); ++asked_) {
     Stretch& stretch = stretches_[asked_];
-    go_to_(stretch.end);
+    work_.ask_host(stretches_[std::min(asked_ + kHostAhead, stretches_.size() - 1)].end);
+    work_.go_to(stretch.end);
     if (!stream_) continue;
     stretch.done = std::make_unique<c10::Event>(stream_->device_type());
     stretch.done->record(*stream_);
@@ -91,14 +106,14 @@ void Deferred::wait_for(std::size_t number) {
     stretch.done->block(*stepped_on_);
   }
   for (std::size_t i = begin_of(waited_); i < stretch.end; ++i) {
-    wait_(i);
+    work_.wait(i);
     (*updates_)[i].gradient.reset();
   }
   waited_ = number + 1;
   if (waited_ < stretches_.size()) return;
   updates_ = nullptr;
   stretches_.clear();
-  go_to_ = wait_ = nullptr;
+  work_ = {};
 }
 
 void Deferred::check_unused() const {

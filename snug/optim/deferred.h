@@ -29,20 +29,28 @@ class Deferred final : private hooks::RegionListener {
     bool gradient_is_there;  // on the host
     hooks::RegionId region;
   };
-  // `go_to(n)` does those before the n-th, in their order; then their gradients are let go. Those of one
-  // region follow one another.
-  // `wait(i)`: the device waits for the i-th, if that is done elsewhere.
-  void begin(std::shared_ptr<std::vector<Update>> updates, std::function<void(std::size_t)> go_to,
-             std::function<void(std::size_t)> wait);
+  struct Work {
+    std::function<void(std::size_t)> ask_host;  // for those before the n-th that are done there
+    std::function<void(std::size_t)> go_to;     // does those before the n-th that are not, in their order
+    // Of the n-th, if the host does it: the host waits until it is done, and the device for its copy.
+    std::function<void(std::size_t)> wait;
+    std::function<bool(std::size_t)> is_done;  // whether the host would not have to wait
+  };
+  // Those of one region follow one another. Their gradients are let go when they are done. `regions`: all of
+  // the forward, in its order.
+  void begin(std::shared_ptr<std::vector<Update>> updates, std::vector<hooks::RegionId> regions, Work work);
   // Does all that wait; what the current stream is given from now on happens after them.
   void finish();
-  void ask_for_region(hooks::RegionId region);  // what is on the host may be copied to the device
+  // What of its weights is on the host may be copied to the device once this was true. `wait`: the host waits
+  // for that.
+  bool ask_for_region(hooks::RegionId region, bool wait);
   bool is_waiting() const { return !stretches_.empty(); }
   // Throws Error if a parameter whose update waits has a new gradient: then its region ran without it.
   void check_unused() const;
 
  private:
   void before_forward(hooks::RegionId region) override;
+  std::size_t due(hooks::RegionId region) const;
   void ask_for(std::size_t stretches);
   void wait_for(std::size_t stretch);
   std::size_t begin_of(std::size_t stretch) const;
@@ -58,7 +66,8 @@ class Deferred final : private hooks::RegionListener {
   std::optional<c10::Stream> stepped_on_;         // whose memory the gradients are
   std::shared_ptr<std::vector<Update>> updates_;  // null: none
   std::vector<Stretch> stretches_;
-  std::function<void(std::size_t)> go_to_, wait_;
+  std::vector<hooks::RegionId> regions_;
+  Work work_;
   std::size_t asked_ = 0, waited_ = 0;  // stretches
   hooks::RegionListenerGuard guard_{*this};
 };

@@ -201,15 +201,16 @@ void HostParameters::note_update(const at::Tensor& parameter) {
   if (host::MovingTensor* const weight = find(weights_, parameter)) weight->note_update();
 }
 
-void HostParameters::fetch_weights(std::size_t place) {
+void HostParameters::fetch_weights(std::size_t place, bool wait) {
   if (place >= regions_.size()) return;
+  bool is_ready = true;
   for (const auto& [owner, told] : told_)
-    if (told.before_fetch) told.before_fetch(regions_[place].id);
-  for (const auto& weight : regions_[place].weights) weight->fetch();
+    if (told.before_fetch) is_ready = told.before_fetch(regions_[place].id, wait) && is_ready;
+  for (const auto& weight : regions_[place].weights) weight->fetch(is_ready);
 }
 
 void HostParameters::use_weights(std::size_t place) {
-  fetch_weights(place);
+  fetch_weights(place, /*wait=*/true);
   for (const auto& weight : regions_[place].weights) weight->use();
 }
 
@@ -228,12 +229,14 @@ void HostParameters::before_forward(hooks::RegionId id) {
   fetch_weights(place + 1);
 }
 
-// The last one's backward is next.
+// The last one's backward is next. The host may have the next one's weights by now.
 void HostParameters::after_forward(hooks::RegionId id) {
   const std::lock_guard lock(mutex_);
   const std::size_t place = place_of(id);
   if (place == kNowhere || place + 1 == regions_.size()) return;
+  const hooks::AsideScope aside;
   drop_weights_but(place + 1);
+  fetch_weights(place + 1);
 }
 
 void HostParameters::before_backward(hooks::RegionId id) {

@@ -88,7 +88,8 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   host::CopyPtr* last_written(const at::Tensor& parameter) const;  // the last copy to home_of_weight()
   std::vector<host::CopyPtr> copies_of(const at::Tensor& parameter) const;  // all that may be under way
   struct Told {
-    std::function<void(hooks::RegionId)> before_fetch;  // of a region's weights
+    // Of a region's weights; whether the host has them. `wait`: the host waits until it has.
+    std::function<bool(hooks::RegionId, bool wait)> before_fetch;
     std::function<void(hooks::RegionId)> before_send;   // of its gradients, when its backward ended
     std::function<void(const at::Tensor&)>
         before_write;  // of a parameter, on the device, to home_of_weight()
@@ -116,7 +117,7 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   std::size_t place_of(hooks::RegionId id) const;
   void take_weight(Region& region, const at::Tensor& parameter);
   void take_gradient(Region& region, const at::Tensor& parameter);
-  void fetch_weights(std::size_t place);
+  void fetch_weights(std::size_t place, bool wait = false);
   void use_weights(std::size_t place);
   void drop_weights_but(std::size_t place);
 

@@ -56,9 +56,10 @@ void HostSteps::begin(const std::vector<std::size_t>& which, const ops::UpdateCo
   set(0, control.factor, 1);
   set(1, control.skip, 0);
   if (numbers.defined()) here.narrow(1, 2, 2).copy_(rows(numbers));
-  if (store_)
-    numbers_sent_ = store_->link().copy_to_host(
-        here.const_data_ptr(), rows(numbers_there_).mutable_data_ptr(), here.nbytes(), nullptr);
+  if (!store_) return;
+  begun_ = store_->link().mark();
+  numbers_sent_ = store_->link().copy_to_host(
+      here.const_data_ptr(), rows(numbers_there_).mutable_data_ptr(), here.nbytes(), nullptr, begun_);
 }
 
 AskedOfHost HostSteps::push(std::size_t i, const at::Tensor& parameter, const at::Tensor& gradient,
@@ -68,8 +69,8 @@ AskedOfHost HostSteps::push(std::size_t i, const at::Tensor& parameter, const at
   if (!store_) return {};
   AskedOfHost asked;
   const auto send = [&](const at::Tensor& from, const at::Tensor& to) {
-    asked.sent.push_back(
-        store_->link().copy_to_host(from.const_data_ptr(), to.mutable_data_ptr(), from.nbytes(), nullptr));
+    asked.sent.push_back(store_->link().copy_to_host(from.const_data_ptr(), to.mutable_data_ptr(),
+                                                     from.nbytes(), nullptr, begun_));
   };
   if (gradient.defined()) send(gradient, home.gradient);
   if (home.has_weight_here) send(parameter, home.weight);

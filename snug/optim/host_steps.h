@@ -59,7 +59,7 @@ class HostSteps {
   HostStates& states_;
   std::vector<Home> homes_;
   at::Tensor numbers_, numbers_there_;  // of each parameter factor, skip, and two; on the device and here
-  host::CopyPtr numbers_sent_;
+  host::CopyPtr begun_, numbers_sent_;
   SteppedThere all_;
   std::unique_ptr<HostWorker> worker_;  // the first to go; null on Meta
 };

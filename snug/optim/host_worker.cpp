@@ -1,10 +1,13 @@
 #include "snug/optim/host_worker.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
+#include <omp.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "snug/optim/current_stream.h"
@@ -76,7 +79,16 @@ void HostWorker::finish() {
   if (copy) copy->finish();
 }
 
+// Those who give the device its work need cores of their own: one that waits for its turn leaves the device
+// idle.
+void HostWorker::take_threads() {
+  constexpr int kOthers = 3;
+  const int all = at::get_num_threads();  // first: it sets this thread's number when it is asked for it
+  omp_set_num_threads(std::max(1, all - kOthers));
+}
+
 void HostWorker::run() {
+  take_threads();
   const at::NoGradGuard no_grad;
   std::optional<c10::StreamGuard> guard;
   if (stream_) guard.emplace(*stream_);

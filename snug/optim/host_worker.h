@@ -1,4 +1,4 @@
-// Updates on the host, in a thread of their own and by all cores, while the device does something else.
+// Updates on the host, in a thread of their own and by most cores, while the device does something else.
 // Internal to optim.
 #pragma once
 
@@ -39,6 +39,7 @@ class HostWorker {
   void finish();  // the host waits for all, and for the copies
 
  private:
+  static void take_threads();
   void run();
   host::CopyPtr carry_out(const Job& job);
 

@@ -12,14 +12,16 @@ InBackward::InBackward(const std::vector<at::Tensor>& parameters,
   for (std::size_t i = 0; i < parameters.size(); ++i) numbers_[parameters[i].unsafeGetTensorImpl()] = i;
 }
 
-void InBackward::begin(std::function<void(const std::vector<std::size_t>&)> update) {
+void InBackward::begin(std::function<void(const std::vector<std::size_t>&)> update,
+                       std::function<void()> stream) {
   const std::lock_guard lock(mutex_);
   update_ = std::move(update);
+  stream_ = std::move(stream);
   complete_.clear();
 }
 
 void InBackward::end() {
-  begin(nullptr);
+  begin(nullptr, nullptr);
 }
 
 // Autograd has added up all that a backward adds to it, so nobody in it reads the weight any more.
@@ -27,6 +29,9 @@ void InBackward::gradient_ready(const at::Tensor& leaf) {
   const std::lock_guard lock(mutex_);
   const auto found = numbers_.find(leaf.unsafeGetTensorImpl());
   if (!update_ || found == numbers_.end()) return;
+  const hooks::AsideScope aside;
+  const at::NoGradGuard no_grad;
+  if (complete_.empty()) stream_();
   complete_.push_back(found->second);
 }
 

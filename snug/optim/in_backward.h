@@ -25,6 +25,7 @@ struct UpdatedInBackward {
   std::unique_ptr<c10::Event> done;
   std::vector<host::CopyPtr> sent;
   std::vector<at::Tensor> gradients;
+  std::function<void()> stream;  // asks for what of it streams; empty: that was done
 };
 
 class InBackward final : private hooks::RegionListener {
@@ -34,8 +35,10 @@ class InBackward final : private hooks::RegionListener {
   InBackward(const std::vector<at::Tensor>& parameters, std::function<bool(hooks::RegionId)> is_told,
              std::function<void()> wait);
 
-  // From now on `update` gets the numbers of parameters whose gradients are complete.
-  void begin(std::function<void(const std::vector<std::size_t>&)> update);
+  // From now on `update` gets the numbers of parameters whose gradients are complete. `stream` is called when
+  // the next region has asked for its own copies: see Note [Copies are done in the order in which they are
+  // asked for].
+  void begin(std::function<void(const std::vector<std::size_t>&)> update, std::function<void()> stream);
   void end();
   void take_complete();
 
@@ -49,6 +52,7 @@ class InBackward final : private hooks::RegionListener {
   std::unordered_map<const c10::TensorImpl*, std::size_t> numbers_;
   std::mutex mutex_;                                             // a backward may be on another thread
   std::function<void(const std::vector<std::size_t>&)> update_;  // empty: nothing is done
+  std::function<void()> stream_;
   std::vector<std::size_t> complete_;
   hooks::RegionListenerGuard guard_{*this};
 };

@@ -73,20 +73,23 @@ void Optimizer::listen(UpdateTime update) {
   if (update == UpdateTime::BeforeForward && host_) {
     deferred_ = std::make_unique<Deferred>(host_->stream_beside());
     if (there_)
-      there_->told(this).before_fetch = [this](hooks::RegionId region) { deferred_->ask_for_region(region); };
+      there_->told(this).before_fetch = [this](hooks::RegionId region, bool wait) {
+        return deferred_->ask_for_region(region, wait);
+      };
   }
 }
 
 void Optimizer::choose_stepped_there(const Placement& placement) {
-  std::int64_t hosted = 0, stepped = 0;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) hosted += is_hosted_[i] ? parameters_[i].numel() : 0;
-  const auto most =
-      static_cast<std::int64_t>(std::llround(placement.stepped_there * static_cast<double>(hosted)));
   stepped_there_ =
       std::make_unique<HostSteps>(parameters_[0].device(), placement.store, *host_, parameters_.size());
-  for (std::size_t i = parameters_.size(); i-- > 0;) {
+  // Spread evenly: the host and the link work on the same region, and then on the next.
+  std::int64_t seen = 0, stepped = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i];
-    if (!is_hosted_[i] || stepped + parameter.numel() > most) continue;
+    if (!is_hosted_[i]) continue;
+    seen += parameter.numel();
+    const double owed = placement.stepped_there * static_cast<double>(seen) - static_cast<double>(stepped);
+    if (owed < 0.5 * static_cast<double>(parameter.numel())) continue;
     stepped += parameter.numel();
     stepped_there_->add(
         i, parameter, has_weight_there(i) ? there_->home_of_weight(parameter) : at::Tensor(),

@@ -19,6 +19,10 @@
 #include "snug/base/export.h"
 #include "snug/ops/update.h"
 
+namespace c10 {
+struct Event;
+}
+
 namespace snug::host {
 class Copy;
 class Store;
@@ -165,7 +169,8 @@ class SNUG_API Optimizer {
   AskedOfHost ask_host(const Pending& update, double lr);
   void update_in_backward(const std::vector<std::size_t>& numbers, double lr);
   void stream(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control);
-  void stream_beside(const std::vector<Pending>& which, double lr);
+  void stream_beside(const std::vector<Pending>& which, double lr, c10::Event* after);
+  void stream_updated() const;
   void release_updated();          // gradients
   bool end_backward();             // whether parameters were updated in it
   void wait_for_backward() const;  // the device waits for what was updated in it

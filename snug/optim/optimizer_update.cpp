@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <chrono>
 #include <unordered_map>
 #include <utility>
 
@@ -29,9 +30,22 @@ void wait_for(const HostWorker::Ticket& ticket) {
   if (const host::CopyPtr copy = ticket.get()) copy->wait();
 }
 
+bool is_done(const HostWorker::Ticket& ticket) {
+  return !ticket.valid() || ticket.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
 bool is_usable(const at::Tensor& gradient, const at::Tensor& parameter) {
   return gradient.is_contiguous() &&
          (gradient.scalar_type() == at::kFloat || gradient.scalar_type() == parameter.scalar_type());
+}
+
+std::vector<hooks::RegionId> regions_of(const std::vector<at::Tensor>& parameters) {
+  std::vector<hooks::RegionId> regions;
+  for (const at::Tensor& parameter : parameters)
+    if (const hooks::RegionId region = hooks::region_of_parameter(parameter);
+        region != 0 && std::ranges::find(regions, region) == regions.end())
+      regions.push_back(region);
+  return regions;
 }
 
 }  // namespace
@@ -205,28 +219,32 @@ void Optimizer::defer(const std::vector<Pending>& which, double lr, const ops::U
   const auto pending_of = [](const Deferred::Update& update) {
     return Pending{update.number, update.gradient, update.gradient_is_there};
   };
-  std::vector<std::size_t> streamed;  // among the updates
-  std::vector<Ticket> tickets(updates->size());
+  std::vector<std::size_t> streamed, stepped;  // among the updates
   for (std::size_t i = 0; i < updates->size(); ++i) {
     const Pending update = pending_of((*updates)[i]);
-    if (is_stepped_there(update)) {
-      tickets[i] = ask_host(update, lr).ticket;
-      continue;
-    }
-    streamed.push_back(i);
-    groups.push_back(Streamed::group(*this, update));
+    (is_stepped_there(update) ? stepped : streamed).push_back(i);
+    if (!is_stepped_there(update)) groups.push_back(Streamed::group(*this, update));
   }
   const auto walk = std::make_shared<HostStates::Walk>(
       *host_, std::move(groups),
       [this, updates, streamed, pending_of, lr, control](const HostStates::Slice& slice) {
         Streamed::update(*this, pending_of((*updates)[streamed[slice.group]]), slice, lr, control);
       });
-  deferred_->begin(
-      updates,
-      [walk, streamed](std::size_t end) {
-        walk->go_to(static_cast<std::size_t>(std::ranges::lower_bound(streamed, end) - streamed.begin()));
-      },
-      [tickets](std::size_t i) { wait_for(tickets[i]); });
+  const auto tickets = std::make_shared<std::vector<Ticket>>(updates->size());
+  const auto ask = [this, updates, stepped, pending_of, lr, tickets,
+                    next = std::size_t{0}](std::size_t end) mutable {
+    for (; next < stepped.size() && stepped[next] < end; ++next)
+      (*tickets)[stepped[next]] = ask_host(pending_of((*updates)[stepped[next]]), lr).ticket;
+  };
+  deferred_->begin(updates, regions_of(parameters_),
+                   {.ask_host = ask,
+                    .go_to =
+                        [walk, streamed](std::size_t end) {
+                          const auto found = std::ranges::lower_bound(streamed, end);
+                          walk->go_to(static_cast<std::size_t>(found - streamed.begin()));
+                        },
+                    .wait = [tickets](std::size_t i) { wait_for((*tickets)[i]); },
+                    .is_done = [tickets](std::size_t i) { return is_done((*tickets)[i]); }});
 }
 
 void Optimizer::last_pass(double lr) {
@@ -235,10 +253,12 @@ void Optimizer::last_pass(double lr) {
   end_backward();
   if (host_) host_->begin_walks();
   in_backward_->begin(
-      [this, lr](const std::vector<std::size_t>& numbers) { update_in_backward(numbers, lr); });
+      [this, lr](const std::vector<std::size_t>& numbers) { update_in_backward(numbers, lr); },
+      [this] { stream_updated(); });
 }
 
 void Optimizer::update_in_backward(const std::vector<std::size_t>& numbers, double lr) {
+  stream_updated();
   release_updated();
   std::vector<Pending> here, there, streamed, all;
   std::vector<at::Tensor> gradients;
@@ -271,27 +291,39 @@ void Optimizer::update_in_backward(const std::vector<std::size_t>& numbers, doub
     updated_->tickets.push_back(std::move(asked.ticket));
     updated_->sent.insert(updated_->sent.end(), asked.sent.begin(), asked.sent.end());
   }
-  stream_beside(streamed, lr);
+  if (!streamed.empty()) {
+    std::shared_ptr<c10::Event> complete;  // the gradients
+    if (const std::optional<c10::Stream> beside = host_->stream_beside()) {
+      complete = std::make_shared<c10::Event>(beside->device_type());
+      complete->record(current_stream(beside->device()));
+    }
+    updated_->stream = [=, this, streamed = std::move(streamed)] {
+      stream_beside(streamed, lr, complete.get());
+    };
+  }
   std::vector<Part> parts;
   for (const Pending& update : here)
     parts.push_back(part(update.number, parameters_[update.number], update.gradient, states_[update.number]));
   if (!parts.empty()) update(parts, lr, {});
 }
 
-void Optimizer::stream_beside(const std::vector<Pending>& which, double lr) {
-  if (which.empty()) return;
+// `after`: null where nothing runs beside the caller.
+void Optimizer::stream_beside(const std::vector<Pending>& which, double lr, c10::Event* after) {
   const std::optional<c10::Stream> beside = host_->stream_beside();
   std::optional<c10::StreamGuard> guard;
-  if (beside) {  // after what the backward was given
-    c10::Event reached(beside->device_type());
-    reached.record(current_stream(beside->device()));
-    reached.block(*beside);
+  if (beside) {
+    after->block(*beside);
     guard.emplace(*beside);
   }
   stream(which, lr, {});
   if (!beside) return;
   updated_->done = std::make_unique<c10::Event>(beside->device_type());
   updated_->done->record(*beside);
+}
+
+void Optimizer::stream_updated() const {
+  if (!updated_) return;
+  if (const auto stream = std::exchange(updated_->stream, nullptr)) stream();
 }
 
 // One region later, when most of it is over.
@@ -305,6 +337,7 @@ void Optimizer::release_updated() {
 
 void Optimizer::wait_for_backward() const {
   if (!updated_) return;
+  stream_updated();
   if (updated_->done) updated_->done->block(current_stream(parameters_[0].device()));
   for (const Ticket& ticket : updated_->tickets) wait_for(ticket);
 }
@@ -320,6 +353,7 @@ void Optimizer::check_used_once() const {
 bool Optimizer::end_backward() {
   if (in_backward_) in_backward_->end();
   if (!updated_) return false;
+  stream_updated();
   release_updated();
   const auto updated = std::exchange(updated_, nullptr);
   for (const Ticket& ticket : updated->tickets) wait_for(ticket);
@@ -335,6 +369,7 @@ void Optimizer::end() noexcept try {
   if (stepped_there_) stepped_there_->finish();
   end_backward();
   finish();
+  if (stepped_there_) stepped_there_->finish();  // what those asked of it
 } catch (const std::exception& error) {
   TORCH_WARN("an update that was deferred failed: ", error.what());
 }

@@ -168,6 +168,7 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
     const at::Tensor clip = optim::clip_factor(result.gradient_norm, config.optimizer.clip);
     control.factor = control.factor ? control.factor->mul_(clip) : clip;
   }
+  if (inputs.on_result) inputs.on_result(result);
   setup.optimizer->step(inputs.lr, control);
   setup.optimizer->zero_grad();  // but for those that a deferred update holds
   return result;

@@ -47,6 +47,12 @@ SNUG_API at::Tensor accumulate_gradients(models::LanguageModel& model, const io:
                                          const TrainConfig& config, double scale,
                                          const std::function<void()>& before_last = {});
 
+// Scalars on the device.
+struct StepResult {
+  at::Tensor loss;           // mean over the global batch's targets
+  at::Tensor gradient_norm;  // before clipping; with a loss scale: if it is not finite, nothing was updated
+};
+
 struct StepInputs {
   const io::Batch& batch;
   std::int64_t target_count = 0;  // targets that are not -100
@@ -55,12 +61,8 @@ struct StepInputs {
   // not finite are not used at all.
   std::optional<double> loss_scale;
   std::function<void(const std::vector<at::Tensor>&)> on_gradients;  // before they are used
-};
-
-// Scalars on the device.
-struct StepResult {
-  at::Tensor loss;           // mean over the global batch's targets
-  at::Tensor gradient_norm;  // before clipping; with a loss scale: if it is not finite, nothing was updated
+  // When they are known and nothing is updated yet: what is copied to the host now waits for no state.
+  std::function<void(const StepResult&)> on_result;
 };
 
 // The whole step; gradients are freed at its end.

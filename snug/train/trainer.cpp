@@ -1,11 +1,16 @@
 #include "snug/train/trainer.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "snug/base/bytes.h"
@@ -62,6 +67,37 @@ double median_after_first(std::vector<double> seconds) {
   return seconds[seconds.size() / 2];
 }
 
+// A step's loss and gradient norm, to the host while its update is under way.
+class Readback {
+ public:
+  explicit Readback(c10::Device device) {
+    if (!device.is_cuda()) return;
+    host_ = {at::empty({}, at::TensorOptions(at::kFloat).pinned_memory(true)),
+             at::empty({}, at::TensorOptions(at::kFloat).pinned_memory(true))};
+    done_.emplace(device.type());
+  }
+
+  void begin(const StepResult& result) {
+    if (!done_) {
+      host_ = result;
+      return;
+    }
+    host_.loss.copy_(result.loss, /*non_blocking=*/true);
+    host_.gradient_norm.copy_(result.gradient_norm, /*non_blocking=*/true);
+    done_->record(c10::impl::VirtualGuardImpl(done_->device_type()).getStream(result.loss.device()));
+  }
+  std::pair<double, double> finish() {
+    if (done_) done_->synchronize();
+    const std::pair numbers(host_.loss.item<double>(), host_.gradient_norm.item<double>());
+    if (!done_) host_ = {};
+    return numbers;
+  }
+
+ private:
+  StepResult host_;  // on the CPU the step's own
+  std::optional<c10::Event> done_;
+};
+
 // Takes the steps of a run, one after the other, on what it was given.
 class Stepper {
  public:
@@ -74,9 +110,8 @@ class Stepper {
     const auto start = std::chrono::steady_clock::now();
     session_.account().mark("step " + std::to_string(step + 1));
     StepMetrics metrics{.step = step + 1, .lr = optim::learning_rate(schedule_, step)};
-    const StepResult result = session_.run([&] { return run(metrics); });
-    metrics.loss = result.loss.item<double>();
-    metrics.gradient_norm = result.gradient_norm.item<double>();
+    session_.run([&] { run(metrics); });
+    std::tie(metrics.loss, metrics.gradient_norm) = readback_.finish();
     metrics.seconds = seconds_since(start);
     metrics.tokens_per_second = tokens_per_step() / metrics.seconds;
     if (scaler_.is_enabled()) update_scale(metrics);
@@ -85,22 +120,27 @@ class Stepper {
   double tokens_per_step() const { return static_cast<double>(config_.batch_size * config_.seq_len); }
 
  private:
-  StepResult run(const StepMetrics& metrics) {
-    const io::Batch batch = load_batch(metrics.step - 1);
+  void run(const StepMetrics& metrics) {
+    const auto [batch, target_count] = load_batch(metrics.step - 1);
     StepInputs inputs{.batch = batch,
-                      .target_count = count_targets(batch.targets),
+                      .target_count = target_count,
                       .lr = metrics.lr,
                       .loss_scale = scaler_.is_enabled() ? std::optional(scaler_.get_scale()) : std::nullopt};
     if (options_.on_gradients)
       inputs.on_gradients = [&](const auto& gradients) { options_.on_gradients(metrics.step, gradients); };
-    return run_step(setup_, inputs, config_, session_.account());
+    inputs.on_result = [&](const StepResult& result) { readback_.begin(result); };
+    run_step(setup_, inputs, config_, session_.account());
   }
 
-  io::Batch load_batch(std::int64_t step) {
-    auto claim = session_.account().claim(trace::Category::Input);
-    const io::Batch batch =
-        data_.batch(static_cast<std::uint64_t>(step * config_.batch_size), config_.batch_size);
-    return {batch.tokens.to(config_.device), batch.targets.to(config_.device)};
+  // With the number of its targets.
+  std::pair<io::Batch, std::int64_t> load_batch(std::int64_t step) {
+    io::Batch host, batch;
+    {
+      auto claim = session_.account().claim(trace::Category::Input);
+      host = data_.batch(static_cast<std::uint64_t>(step * config_.batch_size), config_.batch_size);
+      batch = {host.tokens.to(config_.device), host.targets.to(config_.device)};
+    }
+    return {std::move(batch), count_targets(host.targets)};
   }
 
   void update_scale(StepMetrics& metrics) {
@@ -116,6 +156,7 @@ class Stepper {
   TrainingSetup& setup_;
   GradScaler& scaler_;
   Session& session_;
+  Readback readback_{config_.device};
   const optim::Schedule schedule_{.kind = config_.optimizer.schedule,
                                   .lr = config_.optimizer.lr,
                                   .warmup = config_.optimizer.warmup,

@@ -378,10 +378,10 @@ TEST_F(ArenaCopies, ACopyThatFailedDoesNotKeepTheMemory) {
   };
   struct BrokenLink final : Link {
     BrokenLink() : Link(c10::kCPU) {}
-    CopyPtr copy_to_host(const void*, void*, std::uint64_t, const CopyPtr&) override {
+    CopyPtr copy_to_host(const void*, void*, std::uint64_t, const CopyPtr&, const CopyPtr&) override {
       return std::make_shared<Broken>();
     }
-    CopyPtr copy_to_device(void*, const void*, std::uint64_t, const CopyPtr&) override { return nullptr; }
+    CopyPtr copy_to_device(void*, const void*, std::uint64_t, const CopyPtr&, const CopyPtr&) override { return nullptr; }
   } broken;
   Slot slot = arena->take(512);
   broken.to_host(slot.data(), slot, 1);

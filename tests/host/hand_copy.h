@@ -47,10 +47,10 @@ class HandLink final : public Link {
   }
 
  protected:
-  CopyPtr copy_to_host(const void*, void*, std::uint64_t, const CopyPtr& before) override {
+  CopyPtr copy_to_host(const void*, void*, std::uint64_t, const CopyPtr& before, const CopyPtr&) override {
     return note(to_host, before);
   }
-  CopyPtr copy_to_device(void*, const void*, std::uint64_t, const CopyPtr& before) override {
+  CopyPtr copy_to_device(void*, const void*, std::uint64_t, const CopyPtr& before, const CopyPtr&) override {
     return note(to_device, before);
   }
 
