@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "snug/base/error.h"
 
@@ -33,23 +34,20 @@ class CudaCopy final : public Copy {
   c10::cuda::CUDAEvent done_;  // without timing; written once, so any thread may wait for it
 };
 
-enum class Priority { Low, High };
-
 // A stream of our own, never destroyed: those of torch's pool are handed out again after 32 requests.
-c10::cuda::CUDAStream make_stream(c10::DeviceIndex device, Priority priority) {
+c10::cuda::CUDAStream make_stream(c10::DeviceIndex device) {
   const c10::cuda::CUDAGuard guard(device);
   int lowest = 0, highest = 0;
   C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   cudaStream_t stream = nullptr;
-  C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
-                                              priority == Priority::High ? highest : lowest));
+  C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
   return c10::cuda::getStreamFromExternal(stream, device);
 }
 
 // One direction.
 class CopyStream {
  public:
-  CopyStream(c10::DeviceIndex device, Priority priority) : stream_(make_stream(device, priority)) {}
+  explicit CopyStream(c10::DeviceIndex device) : stream_(make_stream(device)) {}
 
   CopyPtr push(const void* from, void* to, std::uint64_t bytes, cudaMemcpyKind kind, const CopyPtr& before,
                const CopyPtr& since) {
@@ -71,19 +69,14 @@ class CopyStream {
 
 class CudaLink final : public Link {
  public:
-  explicit CudaLink(c10::DeviceIndex device, Priority priority = Priority::High)
-      : Link({c10::kCUDA, device}), to_host_(device, priority), to_device_(device, priority) {}
+  explicit CudaLink(c10::DeviceIndex device)
+      : Link({c10::kCUDA, device}), to_host_(device), to_device_(device) {}
 
-  // A copy engine takes what has priority first: a loss that is read, or a batch that is sent, would wait
-  // until all that was asked of the bulk is done.
-  Link& bulk() override {
-    std::call_once(bulk_is_made_,
-                   [&] { bulk_ = std::make_unique<CudaLink>(device().index(), Priority::Low); });
-    return *bulk_;
-  }
-  std::optional<c10::Stream> stream_beside() override {
-    std::call_once(is_made_, [&] { beside_ = make_stream(device().index(), Priority::High).unwrap(); });
-    return beside_;
+  std::optional<c10::Stream> stream_beside(std::size_t number) override {
+    const std::lock_guard lock(mutex_);
+    while (beside_.size() <= number)
+      beside_.push_back(make_stream(device().index()).unwrap());
+    return beside_[number];
   }
   CopyPtr mark() override {
     return std::make_shared<CudaCopy>(c10::cuda::getCurrentCUDAStream(device().index()), 0);
@@ -100,9 +93,8 @@ class CudaLink final : public Link {
 
  private:
   CopyStream to_host_, to_device_;
-  std::once_flag is_made_, bulk_is_made_;
-  std::optional<c10::Stream> beside_;
-  std::unique_ptr<CudaLink> bulk_;
+  std::mutex mutex_;
+  std::vector<c10::Stream> beside_;
 };
 
 struct OpenCudaLinks {

@@ -7,15 +7,14 @@
 #include <utility>
 
 #include "snug/base/error.h"
-#include "snug/optim/current_stream.h"
+#include "snug/optim/streams.h"
 
 namespace snug::optim {
 
-// Note [Copies are done in the order in which they are asked for]
-// A device's copies of one direction wait for one another, whatever their streams and their priorities: what
-// is asked for early stands in the way of what is needed first. So the host asks for updates one region
-// ahead, and for that region's weights right after them; a loss is read before them. Where only the last
-// regions have states on the host they are asked for evenly from the first region on.
+// Note [Copies are asked for in the order in which they are needed]
+// There is one queue per direction (host/link.h). So the host asks for updates one region ahead, for a region's
+// weights right after its update, and for a loss before all of them. Where only the last regions have states
+// on the host, they are asked for evenly from the first region on.
 
 void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::vector<hooks::RegionId> regions,
                      Work work) {
@@ -34,9 +33,7 @@ void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::vector<h
   asked_ = waited_ = 0;
   if (stream_) {  // what the backward was given comes first
     stepped_on_ = current_stream(stream_->device());
-    c10::Event reached(stream_->device_type());
-    reached.record(*stepped_on_);
-    reached.block(*stream_);
+    run_after(*stepped_on_, *stream_);
   }
   ask_for(1);
 }
@@ -44,7 +41,7 @@ void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::vector<h
 // Of the stretches, how many are asked for when this region begins: the next one's with them.
 std::size_t Deferred::due(hooks::RegionId region) const {
   const auto place = static_cast<std::size_t>(std::ranges::find(regions_, region) - regions_.begin());
-  if (place == regions_.size()) return asked_;
+  if (place == regions_.size() || is_told_(region)) return asked_;
   return (stretches_.size() * (place + 2) + regions_.size() - 1) / regions_.size();
 }
 

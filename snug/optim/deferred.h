@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "snug/hooks/region.h"
@@ -20,8 +21,10 @@ namespace snug::optim {
 
 class Deferred final : private hooks::RegionListener {
  public:
-  // `stream`: where they are done; none: where the caller is.
-  explicit Deferred(std::optional<c10::Stream> stream) : stream_(stream) {}
+  // `stream`: where they are done; none: where the caller is. `is_told(region)`: somebody calls
+  // ask_for_region() for the one after this.
+  Deferred(std::optional<c10::Stream> stream, std::function<bool(hooks::RegionId)> is_told)
+      : stream_(stream), is_told_(std::move(is_told)) {}
 
   struct Update {
     std::size_t number;  // of the parameter, for messages
@@ -63,6 +66,7 @@ class Deferred final : private hooks::RegionListener {
   };
 
   const std::optional<c10::Stream> stream_;
+  const std::function<bool(hooks::RegionId)> is_told_;
   std::optional<c10::Stream> stepped_on_;         // whose memory the gradients are
   std::shared_ptr<std::vector<Update>> updates_;  // null: none
   std::vector<Stretch> stretches_;

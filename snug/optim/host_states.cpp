@@ -1,6 +1,7 @@
 #include "snug/optim/host_states.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 
 #include "snug/base/bytes.h"
 #include "snug/host/host_tensor.h"
+#include "snug/optim/streams.h"
 
 namespace snug::optim {
 
@@ -36,6 +38,9 @@ std::byte* host_data(const at::Tensor& tensor, std::int64_t begin) {
 HostStates::HostStates(c10::Device device, std::shared_ptr<host::Store> store)
     : device_(device), store_(std::move(store)) {
   host::check_store(store_, device_);
+  if (!store_) return;
+  std::size_t number = kFirstOfBuffers;
+  for (Buffer& buffer : buffers_) buffer.stream = store_->link().stream_beside(number++);
 }
 
 // The memory goes with the last tensor.
@@ -48,7 +53,7 @@ HostStates::~HostStates() {
 }
 
 std::optional<c10::Stream> HostStates::stream_beside() const {
-  return store_ ? store_->link().stream_beside() : std::nullopt;
+  return store_ ? store_->link().stream_beside(kOfUpdates) : std::nullopt;
 }
 
 at::Tensor HostStates::zeros(at::IntArrayRef sizes, at::ScalarType dtype) {
@@ -96,7 +101,7 @@ void HostStates::fetch(Buffer& buffer, const Group& group, const Slice& slice) {
   if (!store_) return;
   for (const host::CopyPtr& copy : std::exchange(buffer.sent, {})) copy->wait();
   for (std::size_t i = 0; i < group.size(); ++i)
-    buffer.fetched.push_back(store_->link().bulk().copy_to_device(slice.tensors[i].mutable_data_ptr(),
+    buffer.fetched.push_back(store_->link().copy_to_device(slice.tensors[i].mutable_data_ptr(),
                                                                   host_data(group[i].tensor, slice.begin),
                                                                   slice.tensors[i].nbytes(), nullptr));
 }
@@ -105,7 +110,7 @@ void HostStates::send(Buffer& buffer, const Group& group, const Slice& slice) {
   if (!store_) return;
   for (std::size_t i = 0; i < group.size(); ++i) {
     if (!group[i].is_written) continue;
-    buffer.sent.push_back(store_->link().bulk().copy_to_host(slice.tensors[i].const_data_ptr(),
+    buffer.sent.push_back(store_->link().copy_to_host(slice.tensors[i].const_data_ptr(),
                                                              host_data(group[i].tensor, slice.begin),
                                                              slice.tensors[i].nbytes(), nullptr));
     if (group[i].written) *group[i].written = buffer.sent.back();
@@ -119,6 +124,8 @@ HostStates::Walk::Walk(HostStates& states, std::vector<Group> groups, std::funct
     for (std::int64_t begin = 0; begin < all; begin += most)
       slices_.push_back({i, begin, std::min(most, all - begin), {}});
   }
+  for (const Buffer& buffer : states_.buffers_)
+    if (buffer.stream) run_after(*buffer.stream, current_stream(states_.device_));
 }
 
 void HostStates::begin_walks() {
@@ -126,20 +133,32 @@ void HostStates::begin_walks() {
     for (const host::CopyPtr& copy : buffer.sent) copy->wait();
 }
 
+void HostStates::Walk::fetch_next() {
+  Slice& slice = slices_[fetched_];
+  Buffer& to = buffer(fetched_++);
+  const c10::OptionalStreamGuard guard(to.stream);
+  slice.tensors = states_.carve(to, groups_[slice.group], slice.count);
+  states_.fetch(to, groups_[slice.group], slice);
+}
+
+void HostStates::Walk::use_next() {
+  Slice& slice = slices_[used_];
+  Buffer& in = buffer(used_++);
+  const c10::OptionalStreamGuard guard(in.stream);
+  for (const host::CopyPtr& copy : std::exchange(in.fetched, {})) copy->wait();
+  use_(slice);
+  states_.send(in, groups_[slice.group], slice);
+  slice.tensors.clear();
+}
+
 void HostStates::Walk::go_to(std::size_t group) {
   constexpr std::size_t kAhead = kBuffers - 1;
-  for (; used_ < slices_.size() && slices_[used_].group < group; ++used_) {
-    for (; fetched_ < slices_.size() && fetched_ <= used_ + kAhead; ++fetched_) {
-      Slice& next = slices_[fetched_];
-      next.tensors = states_.carve(buffer(fetched_), groups_[next.group], next.count);
-      states_.fetch(buffer(fetched_), groups_[next.group], next);
-    }
-    Slice& slice = slices_[used_];
-    for (const host::CopyPtr& copy : std::exchange(buffer(used_).fetched, {})) copy->wait();
-    use_(slice);
-    states_.send(buffer(used_), groups_[slice.group], slice);
-    slice.tensors.clear();
+  while (used_ < slices_.size() && slices_[used_].group < group) {
+    while (fetched_ < slices_.size() && fetched_ <= used_ + kAhead) fetch_next();
+    use_next();
   }
+  for (const Buffer& buffer : states_.buffers_)
+    if (buffer.stream) run_after(*buffer.stream, current_stream(states_.device_));
 }
 
 void HostStates::finish() const {

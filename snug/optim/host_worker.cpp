@@ -10,13 +10,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "snug/optim/current_stream.h"
+#include "snug/optim/streams.h"
 
 namespace snug::optim {
 
-// Deferred updates have the link's other one.
 HostWorker::HostWorker(std::shared_ptr<host::Store> store)
-    : store_(std::move(store)), stream_(store_->link().bulk().stream_beside()) {}
+    : store_(std::move(store)), stream_(store_->link().stream_beside(kOfHostWorker)) {}
 
 HostWorker::~HostWorker() {
   {

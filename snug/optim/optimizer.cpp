@@ -64,14 +64,13 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master maste
 }
 
 void Optimizer::listen(UpdateTime update) {
+  const auto is_told = [this](hooks::RegionId region) { return there_ && there_->has_region(region); };
   if (update == UpdateTime::InBackward) {
-    in_backward_ = std::make_unique<InBackward>(
-        parameters_, [this](hooks::RegionId region) { return there_ && there_->has_region(region); },
-        [this] { wait_for_backward(); });
+    in_backward_ = std::make_unique<InBackward>(parameters_, is_told, [this] { wait_for_backward(); });
     if (there_) there_->told(this).before_send = [this](hooks::RegionId) { in_backward_->take_complete(); };
   }
   if (update == UpdateTime::BeforeForward && host_) {
-    deferred_ = std::make_unique<Deferred>(host_->stream_beside());
+    deferred_ = std::make_unique<Deferred>(host_->stream_beside(), is_told);
     if (there_)
       there_->told(this).before_fetch = [this](hooks::RegionId region, bool wait) {
         return deferred_->ask_for_region(region, wait);
@@ -82,14 +81,15 @@ void Optimizer::listen(UpdateTime update) {
 void Optimizer::choose_stepped_there(const Placement& placement) {
   stepped_there_ =
       std::make_unique<HostSteps>(parameters_[0].device(), placement.store, *host_, parameters_.size());
-  // Spread evenly: the host and the link work on the same region, and then on the next.
+  // Spread evenly: the host and the link work on the same region, and then on the next. The first one streams,
+  // which is the faster way for one alone.
   std::int64_t seen = 0, stepped = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i];
     if (!is_hosted_[i]) continue;
     seen += parameter.numel();
     const double owed = placement.stepped_there * static_cast<double>(seen) - static_cast<double>(stepped);
-    if (owed < 0.5 * static_cast<double>(parameter.numel())) continue;
+    if (owed < static_cast<double>(parameter.numel())) continue;
     stepped += parameter.numel();
     stepped_there_->add(
         i, parameter, has_weight_there(i) ? there_->home_of_weight(parameter) : at::Tensor(),

@@ -13,7 +13,7 @@
 #include "snug/base/error.h"
 #include "snug/hooks/region.h"
 #include "snug/optim/clip.h"
-#include "snug/optim/current_stream.h"
+#include "snug/optim/streams.h"
 #include "snug/optim/deferred.h"
 #include "snug/optim/host_parameters.h"
 #include "snug/optim/host_states.h"

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <future>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <tuple>
 #include <utility>
 
@@ -40,7 +42,7 @@ std::vector<Offer> worth_having(std::vector<Offer> all, const Overhead& overhead
 // less, of states that wait elsewhere: one search serves both. Searches run side by side.
 class Frontiers {
  public:
-  explicit Frontiers(const std::vector<Candidate>& candidates) {
+  explicit Frontiers(std::span<const Candidate> candidates) {
     for (const Candidate& candidate : candidates) {
       const Problem& problem = candidate.model->problem();
       const auto same =
@@ -96,26 +98,46 @@ RegionPlan region_plan(const StepModel& model, const StepModel::Region& region,
 
 Planner::Planner(std::vector<Candidate> candidates, const Overhead& overhead,
                  std::span<const LeverKind> kinds)
-    : candidates_(std::move(candidates)), kinds_(kinds) {
-  check(!candidates_.empty(), "nothing to plan: no setting of the step was given");
-  std::vector<Offer> all;
-  const Frontiers frontiers(candidates_);
-  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    : kinds_(kinds), overhead_(overhead) {
+  check(!candidates.empty(), "nothing to plan: no setting of the step was given");
+  add(std::move(candidates));
+}
+
+void Planner::add(std::vector<Candidate> candidates) {
+  const std::size_t first = candidates_.size();
+  std::ranges::move(candidates, std::back_inserter(candidates_));
+  const Frontiers frontiers{std::span<const Candidate>(candidates_).subspan(first)};
+  for (std::size_t i = first; i < candidates_.size(); ++i) {
     auto& [setting, model] = candidates_[i];
     for (const LeverKind& kind : kinds_) setting.levers.try_emplace(kind.name, kind.plain);
     check(setting.levers.size() == kinds_.size(), "a lever that there is not: ", to_json(setting).dump());
     const auto offer = [&, &model = *model](std::vector<std::uint32_t> chosen) {
-      all.push_back({.candidate = i,
-                     .seconds = model.seconds(chosen),
-                     .tensor_bytes = model.peak_bytes(chosen),
-                     .host_bytes = model.host_bytes(chosen),
-                     .chosen = std::move(chosen)});
+      all_.push_back({.candidate = i,
+                      .seconds = model.seconds(chosen),
+                      .tensor_bytes = model.peak_bytes(chosen),
+                      .host_bytes = model.host_bytes(chosen),
+                      .chosen = std::move(chosen)});
     };
-    for (const Point& point : frontiers.of(i)) offer(point.chosen);
+    for (const Point& point : frontiers.of(i - first)) offer(point.chosen);
     for (const bool on_host : {false, true}) offer(model->lean(on_host));
   }
-  offers_ = worth_having(std::move(all), overhead);
-  set_overhead(overhead);
+  offers_ = worth_having(all_, overhead_);
+  set_overhead(overhead_);
+}
+
+std::vector<Offer> Planner::rivals(std::uint64_t budget_bytes, double slowdown) const {
+  std::map<std::int64_t, const Offer*> fastest;  // by micro-batch
+  double least = std::numeric_limits<double>::infinity();
+  for (const Offer& offer : all_) {
+    if (overhead_.on_top_of(offer.tensor_bytes, offer.host_bytes) > budget_bytes) continue;
+    const Offer*& best = fastest[candidate(offer).setting[kMicroBatch]];
+    if (!best || offer.seconds < best->seconds) best = &offer;
+    least = std::min(least, offer.seconds);
+  }
+  std::vector<Offer> rivals;
+  for (const auto& [micro_batch, offer] : fastest)
+    if (offer->seconds <= slowdown * least) rivals.push_back(*offer);
+  return rivals;
 }
 
 void Planner::set_overhead(const Overhead& overhead) {

@@ -74,6 +74,11 @@ class SNUG_API Planner {
   explicit Planner(std::vector<Candidate> candidates, const Overhead& overhead = {},
                    std::span<const LeverKind> kinds = kLevers);
 
+  void add(std::vector<Candidate> candidates);  // further ones
+  // The fastest offer within the budget of each micro-batch, of those that take at most so many times as long as
+  // the fastest of all: which settings to refine.
+  std::vector<Offer> rivals(std::uint64_t budget_bytes, double slowdown) const;
+
   const std::vector<Offer>& offers() const { return offers_; }  // by rising peak and falling seconds
   const Candidate& candidate(const Offer& offer) const { return candidates_[offer.candidate]; }
   const std::vector<Candidate>& candidates() const { return candidates_; }  // their settings name every lever
@@ -98,7 +103,7 @@ class SNUG_API Planner {
   std::span<const LeverKind> kinds_;
   Overhead overhead_;
   std::optional<Overhead> plain_overhead_;
-  std::vector<Offer> offers_;
+  std::vector<Offer> all_, offers_;  // offers_: those of all_ that no other beats
   Amount plain_;
 };
 

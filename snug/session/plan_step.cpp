@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -71,36 +72,76 @@ trace::Sketch sketch_step(const Step& step, const plan::Setting& setting) {
   return sketch_step(step, setting, nullptr, streamed);
 }
 
-std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions& options) {
-  const plan::Hardware hardware = hardware_for(step, options);
-  const plan::MeasuredCosts costs = options.costs ? *options.costs : plan::MeasuredCosts(hardware);
-  plan::Links links = plan::links_of(hardware);
-  links.host_bytes = options.host_budget_bytes.value_or(links.host_bytes);
-  std::vector<plan::Setting> settings = step.settings;
-  if (settings.empty()) settings.push_back({.accumulation = 0});
+namespace {
+
+// What candidates of one step are made with.
+struct Prices {
+  plan::Hardware hardware;
+  plan::MeasuredCosts costs;
+  plan::Links links;
+
+  Prices(const Step& step, const PlanOptions& options)
+      : hardware(hardware_for(step, options)),
+        costs(options.costs ? *options.costs : plan::MeasuredCosts(hardware)),
+        links(plan::links_of(hardware)) {
+    links.host_bytes = options.host_budget_bytes.value_or(links.host_bytes);
+  }
+};
+
+std::vector<plan::Candidate> candidates_of(const Step& step, std::vector<plan::Setting> settings,
+                                           const Prices& prices) {
   std::vector<plan::Candidate> candidates;
   for (plan::Setting& setting : settings) {
     plan::Streamed streamed;
-    trace::Sketch sketch = sketch_step(step, setting, &links, streamed);
-    if (!can_stream(streamed.bytes, links)) continue;
+    trace::Sketch sketch = sketch_step(step, setting, &prices.links, streamed);
+    if (!can_stream(streamed.bytes, prices.links)) continue;
     auto model = std::make_shared<const plan::StepModel>(
-        std::move(sketch), static_cast<double>(setting.accumulation), std::cref(costs), links, streamed);
+        std::move(sketch), static_cast<double>(setting.accumulation), std::cref(prices.costs), prices.links,
+        streamed);
     if (setting.accumulation == 0) setting.accumulation = model->sketched_passes();
     candidates.push_back({std::move(setting), std::move(model)});
   }
+  return candidates;
+}
+
+plan::Decision decide(plan::Planner& planner, const Prices& prices, std::uint64_t budget_bytes) {
+  return plan::decide_within(planner, budget_bytes,
+                             {prices.hardware.is_gpu ? prices.hardware.memory_bytes : 0});
+}
+
+// Settings that were tried are some way apart: between the best of them may be better ones.
+plan::Decision refined(const Step& step, plan::Planner& planner, const Prices& prices,
+                       plan::Decision decision) {
+  constexpr double kCloseBehind = 1.04;
+  if (!step.finer || !decision.fits) return decision;
+  std::vector<plan::Setting> settings;
+  for (const plan::Offer& offer : planner.rivals(decision.budget_bytes, kCloseBehind))
+    std::ranges::move(step.finer(planner.candidate(offer).setting), std::back_inserter(settings));
+  if (settings.empty()) return decision;
+  planner.add(candidates_of(step, std::move(settings), prices));
+  return decide(planner, prices, decision.budget_bytes);
+}
+
+}  // namespace
+
+std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions& options) {
+  const Prices prices(step, options);
+  std::vector<plan::Setting> settings = step.settings;
+  if (settings.empty()) settings.push_back({.accumulation = 0});
+  std::vector<plan::Candidate> candidates = candidates_of(step, std::move(settings), prices);
   check(!candidates.empty(),
         "this step keeps states on the host: that needs a link of known rate (`hardware`)",
         " and a `host_budget` for them");
-  plan::Overhead overhead = plan::overhead_of(hardware);
+  plan::Overhead overhead = plan::overhead_of(prices.hardware);
   if (step.scratch_share > 0) overhead.share = step.scratch_share;
   return std::make_shared<plan::Planner>(std::move(candidates), overhead);
 }
 
 PlannedStep plan_step(const Step& step, const PlanOptions& options, std::shared_ptr<plan::Planner> planner) {
   if (!planner) planner = make_planner(step, options);
-  const plan::Hardware hardware = hardware_for(step, options);
+  const Prices prices(step, options);
   plan::Decision decision =
-      plan::decide_within(*planner, options.budget_bytes, {hardware.is_gpu ? hardware.memory_bytes : 0});
+      refined(step, *planner, prices, decide(*planner, prices, options.budget_bytes));
   plan::Plan plan = planner->write_down(decision, identity_of(step));
   return {std::move(plan), std::move(decision), std::move(planner)};
 }

@@ -193,7 +193,7 @@ StatePark::Moving StatePark::take_in(const OptimizerState& state, std::size_t pa
       }};
   const std::uint64_t bytes = host::host_bytes(host);
   auto moving = std::make_shared<host::MovingTensor>(tensor, std::move(host),
-                                                     store_ ? &store_->link().bulk() : nullptr, options);
+                                                     store_ ? &store_->link() : nullptr, options);
   parked_[tensor.unsafeGetTensorImpl()] = moving;
   bytes_ += bytes;
   options_.streamed->bytes += bytes;

@@ -89,6 +89,8 @@ struct Step {
   Json identity = Json::object();
   // That the planner may choose from, the plain one first. Empty: it runs as it is.
   std::vector<plan::Setting> settings;
+  // Between this one, which turned out to be a good one, and its neighbours among them. May be empty.
+  std::function<std::vector<plan::Setting>(const plan::Setting&)> finer;
   // Builds on Meta what a step at this setting needs and returns the step, which may be run several times. Of
   // many passes it may run two, which need as much as all of them.
   std::function<std::function<void()>(const Account&, const plan::Setting&)> on_meta;
