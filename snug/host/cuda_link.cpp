@@ -74,8 +74,7 @@ class CudaLink final : public Link {
 
   std::optional<c10::Stream> stream_beside(std::size_t number) override {
     const std::lock_guard lock(mutex_);
-    while (beside_.size() <= number)
-      beside_.push_back(make_stream(device().index()).unwrap());
+    while (beside_.size() <= number) beside_.push_back(make_stream(device().index()).unwrap());
     return beside_[number];
   }
   CopyPtr mark() override {

@@ -12,10 +12,10 @@
 // fast the link is.
 //
 // Note [One queue per direction]
-// Copies are done in the order in which they are asked for. Queues of their own, one for what is urgent and one
-// for what streams by the gigabyte, were tried: an H200's copy engine stays with a queue for as long as that
-// has copies that are ready, whatever the streams' priorities, and the urgent ones waited until all else was
-// done. So who asks for much asks for it late: see optim/deferred.cpp.
+// Copies are done in the order in which they are asked for. Queues of their own, one for what is urgent and
+// one for what streams by the gigabyte, were tried: an H200's copy engine stays with a queue for as long as
+// that has copies that are ready, whatever the streams' priorities, and the urgent ones waited until all else
+// was done. So who asks for much asks for it late: see optim/deferred.cpp.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -39,8 +39,9 @@ class SNUG_API Link {
   static std::shared_ptr<Link> open(c10::Device device);
 
   c10::Device device() const { return device_; }
-  // For work between copies, beside the caller's stream, by number; none where nothing runs beside the caller.
-  // Of our own: the first that torch's pool hands out makes a hundred more, in some 60 MiB of the device.
+  // For work between copies, beside the caller's stream, by number; none where nothing runs beside the
+  // caller. Of our own: the first that torch's pool hands out makes a hundred more, in some 60 MiB of the
+  // device.
   virtual std::optional<c10::Stream> stream_beside(std::size_t = 0) { return std::nullopt; }
 
   // bytes <= slot.bytes(); for CUDA the slot is of a pinned arena. Memory at `from` or `to` is held by the

@@ -37,9 +37,9 @@ class MovingTensor {
   // Memory is taken and a copy asked for, unless it is here. `is_ready`: the host has what is to be copied;
   // else the next call, or use(), asks for the copy, which then begins as if it had been asked for now.
   void fetch(bool is_ready = true);
-  void use();  // the tensor has it, and the device waits for that copy
-  void send();   // what it holds goes to the host; it stays as well
-  void drop();   // its memory goes; what somebody wrote to the tensor goes to the host
+  void use();   // the tensor has it, and the device waits for that copy
+  void send();  // what it holds goes to the host; it stays as well
+  void drop();  // its memory goes; what somebody wrote to the tensor goes to the host
   // As drop(), but the tensor can be read: until it is fetched, or dropped, it is one of the CPU. What is
   // written to it goes where it waits.
   void show_host();
@@ -71,7 +71,7 @@ class MovingTensor {
   bool is_sent_ = false;                      // the same of the copy to the host
   std::int64_t version_;                      // of the tensor, when the host had its contents
   CopyPtr fetched_, written_;
-  CopyPtr mark_;  // of a copy that is owed: when its memory was taken
+  CopyPtr mark_;       // of a copy that is owed: when its memory was taken
   at::Tensor hidden_;  // while the host is shown: what the tensor was
 };
 

@@ -12,9 +12,9 @@
 namespace snug::optim {
 
 // Note [Copies are asked for in the order in which they are needed]
-// There is one queue per direction (host/link.h). So the host asks for updates one region ahead, for a region's
-// weights right after its update, and for a loss before all of them. Where only the last regions have states
-// on the host, they are asked for evenly from the first region on.
+// There is one queue per direction (host/link.h). So the host asks for updates one region ahead, for a
+// region's weights right after its update, and for a loss before all of them. Where only the last regions
+// have states on the host, they are asked for evenly from the first region on.
 
 void Deferred::begin(std::shared_ptr<std::vector<Update>> updates, std::vector<hooks::RegionId> regions,
                      Work work) {

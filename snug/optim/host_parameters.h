@@ -90,7 +90,7 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   struct Told {
     // Of a region's weights; whether the host has them. `wait`: the host waits until it has.
     std::function<bool(hooks::RegionId, bool wait)> before_fetch;
-    std::function<void(hooks::RegionId)> before_send;   // of its gradients, when its backward ended
+    std::function<void(hooks::RegionId)> before_send;  // of its gradients, when its backward ended
     std::function<void(const at::Tensor&)>
         before_write;  // of a parameter, on the device, to home_of_weight()
   };

@@ -102,8 +102,8 @@ void HostStates::fetch(Buffer& buffer, const Group& group, const Slice& slice) {
   for (const host::CopyPtr& copy : std::exchange(buffer.sent, {})) copy->wait();
   for (std::size_t i = 0; i < group.size(); ++i)
     buffer.fetched.push_back(store_->link().copy_to_device(slice.tensors[i].mutable_data_ptr(),
-                                                                  host_data(group[i].tensor, slice.begin),
-                                                                  slice.tensors[i].nbytes(), nullptr));
+                                                           host_data(group[i].tensor, slice.begin),
+                                                           slice.tensors[i].nbytes(), nullptr));
 }
 
 void HostStates::send(Buffer& buffer, const Group& group, const Slice& slice) {
@@ -111,8 +111,8 @@ void HostStates::send(Buffer& buffer, const Group& group, const Slice& slice) {
   for (std::size_t i = 0; i < group.size(); ++i) {
     if (!group[i].is_written) continue;
     buffer.sent.push_back(store_->link().copy_to_host(slice.tensors[i].const_data_ptr(),
-                                                             host_data(group[i].tensor, slice.begin),
-                                                             slice.tensors[i].nbytes(), nullptr));
+                                                      host_data(group[i].tensor, slice.begin),
+                                                      slice.tensors[i].nbytes(), nullptr));
     if (group[i].written) *group[i].written = buffer.sent.back();
   }
 }
@@ -125,7 +125,7 @@ HostStates::Walk::Walk(HostStates& states, std::vector<Group> groups, std::funct
       slices_.push_back({i, begin, std::min(most, all - begin), {}});
   }
   for (const Buffer& buffer : states_.buffers_)
-    if (buffer.stream) run_after(*buffer.stream, current_stream(states_.device_));
+    if (buffer.stream) run_after(current_stream(states_.device_), *buffer.stream);
 }
 
 void HostStates::begin_walks() {

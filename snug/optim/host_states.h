@@ -25,9 +25,9 @@ namespace snug::optim {
 
 class HostStates {
   // Note [Updates beside products]
-  // A product of matrices has every multiprocessor until it is over. An update of some slice that waits for it
-  // then runs, however short, before the next product only if it waits already: so each buffer has a stream of
-  // its own, and all that have come are updated between two products, not one.
+  // A product of matrices has every multiprocessor until it is over. An update of some slice that waits for
+  // it then runs, however short, before the next product only if it waits already: so each buffer has a
+  // stream of its own, and all that have come are updated between two products, not one.
   struct Buffer {
     std::optional<c10::Stream> stream;  // none: where the caller is
     at::Tensor memory;
@@ -66,9 +66,9 @@ class HostStates {
   class Walk {
    public:
     Walk(HostStates& states, std::vector<Group> groups, std::function<void(const Slice&)> use);
-    // On, until what comes before this group was used. On a GPU that is asked for after what the current stream
-    // was given when the walk was made; what it is given from now on happens after it. Does not wait for the
-    // last copies to the host: who reads there calls finish() first.
+    // On, until what comes before this group was used. On a GPU that is asked for after what the current
+    // stream was given when the walk was made; what it is given from now on happens after it. Does not wait
+    // for the last copies to the host: who reads there calls finish() first.
     void go_to(std::size_t group);
 
    private:

@@ -58,8 +58,8 @@ void HostSteps::begin(const std::vector<std::size_t>& which, const ops::UpdateCo
   if (numbers.defined()) here.narrow(1, 2, 2).copy_(rows(numbers));
   if (!store_) return;
   begun_ = store_->link().mark();
-  numbers_sent_ = store_->link().copy_to_host(
-      here.const_data_ptr(), rows(numbers_there_).mutable_data_ptr(), here.nbytes(), nullptr, begun_);
+  numbers_sent_ = store_->link().copy_to_host(here.const_data_ptr(), rows(numbers_there_).mutable_data_ptr(),
+                                              here.nbytes(), nullptr, begun_);
 }
 
 AskedOfHost HostSteps::push(std::size_t i, const at::Tensor& parameter, const at::Tensor& gradient,

@@ -36,8 +36,8 @@ class InBackward final : private hooks::RegionListener {
              std::function<void()> wait);
 
   // From now on `update` gets the numbers of parameters whose gradients are complete. `stream` is called when
-  // the next region has asked for its own copies: see Note [Copies are asked for in the order in which they are
-  // needed].
+  // the next region has asked for its own copies: see Note [Copies are asked for in the order in which they
+  // are needed].
   void begin(std::function<void(const std::vector<std::size_t>&)> update, std::function<void()> stream);
   void end();
   void take_complete();

@@ -81,8 +81,8 @@ void Optimizer::listen(UpdateTime update) {
 void Optimizer::choose_stepped_there(const Placement& placement) {
   stepped_there_ =
       std::make_unique<HostSteps>(parameters_[0].device(), placement.store, *host_, parameters_.size());
-  // Spread evenly: the host and the link work on the same region, and then on the next. The first one streams,
-  // which is the faster way for one alone.
+  // Spread evenly: the host and the link work on the same region, and then on the next. The first one
+  // streams, which is the faster way for one alone.
   std::int64_t seen = 0, stepped = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i];

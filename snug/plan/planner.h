@@ -75,8 +75,8 @@ class SNUG_API Planner {
                    std::span<const LeverKind> kinds = kLevers);
 
   void add(std::vector<Candidate> candidates);  // further ones
-  // The fastest offer within the budget of each micro-batch, of those that take at most so many times as long as
-  // the fastest of all: which settings to refine.
+  // The fastest offer within the budget of each micro-batch, of those that take at most so many times as long
+  // as the fastest of all: which settings to refine.
   std::vector<Offer> rivals(std::uint64_t budget_bytes, double slowdown) const;
 
   const std::vector<Offer>& offers() const { return offers_; }  // by rising peak and falling seconds

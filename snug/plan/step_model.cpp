@@ -461,9 +461,8 @@ void StepModel::share_seconds() {
                                                     : optimizer;
   const auto regions = static_cast<double>(passes_.back().size());
   const double slowed = is_beside ? links_.copy_slowdown * std::min(streaming, hidden) : 0;
-  problem_.fixed_seconds =
-      optimizer + std::max(is_beside ? streaming / regions : 0, streaming - hidden) + slowed +
-      step_passes_ * std::max(outside, 0.0);
+  problem_.fixed_seconds = optimizer + std::max(is_beside ? streaming / regions : 0, streaming - hidden) +
+                           slowed + step_passes_ * std::max(outside, 0.0);
   if (links_.are_there())
     for (const auto& choices : problem_.regions) {
       const Choice& any = choices->front();

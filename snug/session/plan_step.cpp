@@ -95,9 +95,9 @@ std::vector<plan::Candidate> candidates_of(const Step& step, std::vector<plan::S
     plan::Streamed streamed;
     trace::Sketch sketch = sketch_step(step, setting, &prices.links, streamed);
     if (!can_stream(streamed.bytes, prices.links)) continue;
-    auto model = std::make_shared<const plan::StepModel>(
-        std::move(sketch), static_cast<double>(setting.accumulation), std::cref(prices.costs), prices.links,
-        streamed);
+    auto model =
+        std::make_shared<const plan::StepModel>(std::move(sketch), static_cast<double>(setting.accumulation),
+                                                std::cref(prices.costs), prices.links, streamed);
     if (setting.accumulation == 0) setting.accumulation = model->sketched_passes();
     candidates.push_back({std::move(setting), std::move(model)});
   }
@@ -140,8 +140,7 @@ std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions&
 PlannedStep plan_step(const Step& step, const PlanOptions& options, std::shared_ptr<plan::Planner> planner) {
   if (!planner) planner = make_planner(step, options);
   const Prices prices(step, options);
-  plan::Decision decision =
-      refined(step, *planner, prices, decide(*planner, prices, options.budget_bytes));
+  plan::Decision decision = refined(step, *planner, prices, decide(*planner, prices, options.budget_bytes));
   plan::Plan plan = planner->write_down(decision, identity_of(step));
   return {std::move(plan), std::move(decision), std::move(planner)};
 }

@@ -112,11 +112,12 @@ std::vector<plan::Setting> finer_shares(const plan::Setting& setting) {
 }  // namespace
 
 std::int64_t balanced_steps(const plan::Hardware& hardware) {
-  // Per parameter, where weights and gradients are there too, 16 bytes come: moments, remainder, gradient, the
-  // weight before and after. The host reads and writes 26, in fp32 28.
+  // Per parameter, where weights and gradients are there too, 16 bytes come: moments, remainder, gradient,
+  // the weight before and after. The host reads and writes 26, in fp32 28.
   constexpr double kComing = 16, kBytes = 26, kFp32Bytes = 28;
-  if (!hardware.is_gpu) return 0;  // it is the host
-  const double streamed = hardware.both_ways_rate / 2 / kComing;
+  constexpr double kOfLink = 0.65;  // what streams beside products, whose ends its kernels wait for
+  if (!hardware.is_gpu) return 0;   // it is the host
+  const double streamed = kOfLink * hardware.both_ways_rate / 2 / kComing;
   const double stepped = plan::links_of(hardware).adam_rate * kFp32Bytes / kBytes;
   return 5 * std::llround(20 * stepped / (stepped + streamed));
 }

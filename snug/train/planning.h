@@ -22,7 +22,7 @@ namespace snug::train {
 // batch.
 SNUG_API Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro_batches = {});
 
-// Of the parameters whose states are on the host, the share (per cent, in tens) that the host has stepped in
+// Of the parameters whose states are on the host, the share (per cent, in fives) that the host has stepped in
 // the time in which the others stream.
 SNUG_API std::int64_t balanced_steps(const plan::Hardware& hardware);
 

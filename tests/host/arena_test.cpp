@@ -381,7 +381,9 @@ TEST_F(ArenaCopies, ACopyThatFailedDoesNotKeepTheMemory) {
     CopyPtr copy_to_host(const void*, void*, std::uint64_t, const CopyPtr&, const CopyPtr&) override {
       return std::make_shared<Broken>();
     }
-    CopyPtr copy_to_device(void*, const void*, std::uint64_t, const CopyPtr&, const CopyPtr&) override { return nullptr; }
+    CopyPtr copy_to_device(void*, const void*, std::uint64_t, const CopyPtr&, const CopyPtr&) override {
+      return nullptr;
+    }
   } broken;
   Slot slot = arena->take(512);
   broken.to_host(slot.data(), slot, 1);

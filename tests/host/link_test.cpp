@@ -284,8 +284,12 @@ TEST_F(CpuLink, SaysWhatIsWrongWithACopy) {
 TEST_F(CpuLink, AnArenaServesOneDevice) {
   struct GpuLink final : Link {
     explicit GpuLink(c10::DeviceIndex index) : Link({c10::kCUDA, index}) {}
-    CopyPtr copy_to_host(const void*, void*, std::uint64_t, const CopyPtr&, const CopyPtr&) override { return nullptr; }
-    CopyPtr copy_to_device(void*, const void*, std::uint64_t, const CopyPtr&, const CopyPtr&) override { return nullptr; }
+    CopyPtr copy_to_host(const void*, void*, std::uint64_t, const CopyPtr&, const CopyPtr&) override {
+      return nullptr;
+    }
+    CopyPtr copy_to_device(void*, const void*, std::uint64_t, const CopyPtr&, const CopyPtr&) override {
+      return nullptr;
+    }
   } gpu(0);
   const Bytes bytes(10);
   Slot slot = arena.take(10);
@@ -293,8 +297,12 @@ TEST_F(CpuLink, AnArenaServesOneDevice) {
             "host memory: copies to and from cuda:0 need a pinned arena (ArenaOptions::pinned)");
   struct MetaLink final : Link {
     MetaLink() : Link(c10::kMeta) {}
-    CopyPtr copy_to_host(const void*, void*, std::uint64_t, const CopyPtr&, const CopyPtr&) override { return nullptr; }
-    CopyPtr copy_to_device(void*, const void*, std::uint64_t, const CopyPtr&, const CopyPtr&) override { return nullptr; }
+    CopyPtr copy_to_host(const void*, void*, std::uint64_t, const CopyPtr&, const CopyPtr&) override {
+      return nullptr;
+    }
+    CopyPtr copy_to_device(void*, const void*, std::uint64_t, const CopyPtr&, const CopyPtr&) override {
+      return nullptr;
+    }
   } other;
   send(bytes, slot)->wait();
   EXPECT_EQ(error_of_copy([&] { other.to_host(bytes.data(), slot, 10); }),

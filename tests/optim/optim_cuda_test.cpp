@@ -3,8 +3,11 @@
 
 #include <ATen/ATen.h>
 
+#include <string>
 #include <vector>
 
+#include "snug/hooks/region.h"
+#include "snug/host/store.h"
 #include "snug/optim/adamw.h"
 #include "snug/optim/clip.h"
 #include "snug/optim/sgd.h"
@@ -71,6 +74,54 @@ TEST_F(OptimCuda, SgdFollowsTheCpu) {
 TEST_F(OptimCuda, StatesOnTheHostHaveTheSameBits) {
   for (const testing::PlacedCase& some : testing::placed_cases())
     testing::expect_same_bits_on_the_host(at::Device(at::kCUDA, 0), some);
+}
+
+// What the device computes some milliseconds after the host asked for it.
+at::Tensor late(const at::Tensor& value) {
+  at::Tensor busy = at::full({4096, 4096}, 1e-4, at::TensorOptions(value.device()).dtype(at::kBFloat16));
+  for (int i = 0; i < 100; ++i) busy = busy.mm(busy);
+  return value + busy[0][0] * 0;
+}
+
+// The device is behind the host by more than any copy takes: whatever does not wait for gradients, or for
+// weights that are updated, is early.
+TEST_F(OptimCuda, UpdatesBesideTheDeviceWaitForIt) {
+  const at::Device device(at::kCUDA, 0);
+  const auto store = host::Store::shared(device);
+  const auto run = [&](const Placement& placement) {
+    at::manual_seed(1);
+    std::vector<at::Tensor> weights;
+    for (int i = 0; i < 3; ++i)
+      weights.push_back(
+          at::randn({2048, 2048}, at::TensorOptions(device).dtype(at::kBFloat16)).requires_grad_());
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      hooks::bind_parameters(hooks::region_id("late." + std::to_string(i)), {weights[i]});
+    AdamW optimizer(weights, {.lr = 1e-2, .placement = placement});
+    std::vector<at::Tensor> losses;
+    for (int step = 0; step < 3; ++step) {
+      at::Tensor x = late(at::full({2048, 1}, 1e-2, weights[0].options().requires_grad(false)));
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        const hooks::RegionScope scope("late." + std::to_string(i));
+        x = weights[i].mm(x);
+      }
+      const at::Tensor loss = late(x.sum());
+      optimizer.last_pass(1e-2);
+      loss.backward();
+      optimizer.step();
+      optimizer.zero_grad();
+      losses.push_back(loss.detach());
+    }
+    optimizer.finish();
+    for (const at::Tensor& weight : weights) losses.push_back(weight.detach().clone());
+    return losses;
+  };
+  const std::vector<at::Tensor> expected = run({});
+  for (const UpdateTime update : {UpdateTime::InStep, UpdateTime::BeforeForward, UpdateTime::InBackward})
+    for (const double stepped : {0.0, 0.5}) {
+      const auto got = run({.on_host = 1, .store = store, .update = update, .stepped_there = stepped});
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        EXPECT_TRUE(at::equal(got[i], expected[i])) << static_cast<int>(update) << " " << stepped << " " << i;
+    }
 }
 
 TEST_F(OptimCuda, HalfKeepsWhatItsWeightCannot) {
