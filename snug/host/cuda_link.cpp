@@ -108,6 +108,10 @@ std::shared_ptr<Link> open_cuda_link(c10::DeviceIndex device) {
   check(device < there, "a link to cuda:", static_cast<int>(device < 0 ? 0 : device), ": this machine has ",
         there, there == 1 ? " GPU" : " GPUs");
   if (device < 0) device = c10::cuda::current_device();
+  int is_the_hosts = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&is_the_hosts, cudaDevAttrIntegrated, device));
+  check(is_the_hosts == 0, "cuda:", static_cast<int>(device),
+        " has no memory but the host's: what waits there waits in the same memory, so keep it on the device");
   // The runtime may be gone when static objects are: nothing here is destroyed.
   static OpenCudaLinks& open = *std::make_unique<OpenCudaLinks>().release();
   std::lock_guard lock(open.mutex);

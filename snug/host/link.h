@@ -42,7 +42,7 @@ class SNUG_API Link {
   // For work between copies, beside the caller's stream, by number; none where nothing runs beside the
   // caller. Of our own: the first that torch's pool hands out makes a hundred more, in some 60 MiB of the
   // device.
-  virtual std::optional<c10::Stream> stream_beside(std::size_t = 0) { return std::nullopt; }
+  virtual std::optional<c10::Stream> stream_beside(std::size_t) { return std::nullopt; }
 
   // bytes <= slot.bytes(); for CUDA the slot is of a pinned arena. Memory at `from` or `to` is held by the
   // caller until it waited for the copy.

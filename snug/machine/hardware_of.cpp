@@ -52,7 +52,9 @@ plan::Hardware hardware_of(c10::Device device) {
   if (!device.is_cuda()) return plan::preset("cpu");
   if (!at::hasCUDA()) return plan::preset("h200");  // planned for, not here
   const memory::CudaDevice here = cuda_device(device);
-  return plan::preset_like(here.name, here.memory_bytes);
+  plan::Hardware hardware = plan::preset_like(here.name, here.memory_bytes);
+  if (here.is_the_hosts) hardware.to_host_rate = hardware.to_device_rate = hardware.both_ways_rate = 0;
+  return hardware;
 }
 
 std::uint64_t memory_bytes(c10::Device device) {

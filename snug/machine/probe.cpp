@@ -148,7 +148,7 @@ class Probe {
     hardware.memory_bytes =
         is_gpu ? memory::cuda_device(options_.device.index()).memory_bytes : hardware.host_bytes;
     compute(hardware);
-    if (is_gpu) links(hardware);
+    if (is_gpu && !memory::cuda_device(options_.device.index()).is_the_hosts) links(hardware);
     host(hardware);
     // Last: by then the libraries are loaded, but for some kernels that only a step uses.
     constexpr std::uint64_t kLater = 8_MiB;

@@ -67,7 +67,7 @@ CudaDevice cuda_device(c10::DeviceIndex device) {
   c10::cuda::CUDAGuard guard(device);
   std::size_t free = 0, total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-  return {properties.name, total, free};
+  return {properties.name, total, free, properties.integrated != 0};
 }
 
 std::string why_no_cuda_device() {

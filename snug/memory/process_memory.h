@@ -37,6 +37,7 @@ struct CudaDevice {
   std::string name;  // as the driver has it: "NVIDIA H200"
   std::uint64_t memory_bytes = 0;
   std::uint64_t free_bytes = 0;  // for all processes
+  bool is_the_hosts = false;     // it has no memory of its own
 };
 SNUG_API CudaDevice cuda_device(c10::DeviceIndex device);
 

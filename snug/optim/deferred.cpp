@@ -63,9 +63,10 @@ bool Deferred::ask_for_region(hooks::RegionId region, bool wait) {
   if (found == stretches_.end()) return true;
   const auto stretch = static_cast<std::size_t>(found - stretches_.begin());
   ask_for(stretch + 1);
-  for (std::size_t i = begin_of(stretch); i < found->end; ++i)
-    if (!wait && !work_.is_done(i)) return false;
-  for (std::size_t i = begin_of(stretch); i < found->end; ++i) work_.wait(i);
+  for (std::size_t i = begin_of(stretch); i < found->end; ++i) {
+    if (wait) work_.wait(i);
+    if (!work_.is_done(i)) return false;
+  }
   return true;
 }
 

@@ -236,7 +236,10 @@ void HostParameters::after_forward(hooks::RegionId id) {
   if (place == kNowhere || place + 1 == regions_.size()) return;
   const hooks::AsideScope aside;
   drop_weights_but(place + 1);
-  fetch_weights(place + 1);
+  try {
+    fetch_weights(place + 1);
+  } catch (const std::exception&) {  // nobody may throw here: before_forward() asks again, and says it
+  }
 }
 
 void HostParameters::before_backward(hooks::RegionId id) {

@@ -99,6 +99,7 @@ std::vector<at::Tensor> HostStates::carve(const Buffer& buffer, const Group& gro
 
 void HostStates::fetch(Buffer& buffer, const Group& group, const Slice& slice) {
   if (!store_) return;
+  buffer.fetched.clear();
   for (const host::CopyPtr& copy : std::exchange(buffer.sent, {})) copy->wait();
   for (std::size_t i = 0; i < group.size(); ++i)
     buffer.fetched.push_back(store_->link().copy_to_device(slice.tensors[i].mutable_data_ptr(),
@@ -135,30 +136,42 @@ void HostStates::begin_walks() {
 
 void HostStates::Walk::fetch_next() {
   Slice& slice = slices_[fetched_];
-  Buffer& to = buffer(fetched_++);
+  Buffer& to = buffer(fetched_);
   const c10::OptionalStreamGuard guard(to.stream);
   slice.tensors = states_.carve(to, groups_[slice.group], slice.count);
   states_.fetch(to, groups_[slice.group], slice);
+  ++fetched_;
 }
 
+// If `use` throws, the next call is for the same slice.
 void HostStates::Walk::use_next() {
   Slice& slice = slices_[used_];
-  Buffer& in = buffer(used_++);
+  Buffer& in = buffer(used_);
   const c10::OptionalStreamGuard guard(in.stream);
-  for (const host::CopyPtr& copy : std::exchange(in.fetched, {})) copy->wait();
+  for (const host::CopyPtr& copy : in.fetched) copy->wait();
   use_(slice);
   states_.send(in, groups_[slice.group], slice);
+  in.fetched.clear();
   slice.tensors.clear();
+  ++used_;
 }
 
-void HostStates::Walk::go_to(std::size_t group) {
+void HostStates::Walk::join() const {
+  for (const Buffer& buffer : states_.buffers_)
+    if (buffer.stream) run_after(*buffer.stream, current_stream(states_.device_));
+}
+
+// Whoever is told of an error may free what the slices before it still use.
+void HostStates::Walk::go_to(std::size_t group) try {
   constexpr std::size_t kAhead = kBuffers - 1;
   while (used_ < slices_.size() && slices_[used_].group < group) {
     while (fetched_ < slices_.size() && fetched_ <= used_ + kAhead) fetch_next();
     use_next();
   }
-  for (const Buffer& buffer : states_.buffers_)
-    if (buffer.stream) run_after(*buffer.stream, current_stream(states_.device_));
+  join();
+} catch (...) {
+  join();
+  throw;
 }
 
 void HostStates::finish() const {

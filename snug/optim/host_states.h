@@ -75,6 +75,7 @@ class HostStates {
     Buffer& buffer(std::size_t slice) { return states_.buffers_[slice % states_.buffers_.size()]; }
     void fetch_next();
     void use_next();
+    void join() const;  // the current stream waits for the buffers'
 
     HostStates& states_;
     const std::vector<Group> groups_;

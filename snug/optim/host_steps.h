@@ -1,5 +1,5 @@
 // Parameters that the host updates, beside the device: their weights and gradients come to the host, if they
-// are not there, a worker steps them by all cores, and weights go back. Internal to optim.
+// are not there, a worker steps them by most cores, and weights go back. Internal to optim.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -83,7 +83,7 @@ void HostWorker::finish() {
 void HostWorker::take_threads() {
   constexpr int kOthers = 3;
   const int all = at::get_num_threads();  // first: it sets this thread's number when it is asked for it
-  omp_set_num_threads(std::max(1, all - kOthers));
+  omp_set_num_threads(std::max({1, all / 2, all - kOthers}));
 }
 
 void HostWorker::run() {

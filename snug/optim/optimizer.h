@@ -58,8 +58,8 @@ struct Placement {
   UpdateTime update = UpdateTime::InStep;
   // Weights and gradients that are on the host too; the states of these parameters are there as well.
   std::shared_ptr<HostParameters> parameters;
-  // Of the parameters whose states are there, the share that the host updates, beside the device; again the
-  // last ones first. Their weights and gradients, if they are on the device, are copied for it.
+  // Of the parameters whose states are there, the share that the host updates, beside the device, spread
+  // evenly over them. Their weights and gradients, if they are on the device, are copied for it.
   double stepped_there = 0;
 };
 

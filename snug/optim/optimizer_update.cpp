@@ -315,10 +315,18 @@ void Optimizer::stream_beside(const std::vector<Pending>& which, double lr, c10:
     after->block(*beside);
     guard.emplace(*beside);
   }
-  stream(which, lr, {});
-  if (!beside) return;
-  updated_->done = std::make_unique<c10::Event>(beside->device_type());
-  updated_->done->record(*beside);
+  const auto record = [&] {
+    if (!beside) return;
+    updated_->done = std::make_unique<c10::Event>(beside->device_type());
+    updated_->done->record(*beside);
+  };
+  try {
+    stream(which, lr, {});
+  } catch (...) {
+    record();  // what was asked for before still uses the gradients
+    throw;
+  }
+  record();
 }
 
 void Optimizer::stream_updated() const {
@@ -361,17 +369,26 @@ bool Optimizer::end_backward() {
 }
 
 void Optimizer::finish() {
+  wait_for_backward();
   if (deferred_) deferred_->finish();
 }
 
 // The worker first, which uses what goes with the optimizer.
-void Optimizer::end() noexcept try {
-  if (stepped_there_) stepped_there_->finish();
-  end_backward();
-  finish();
-  if (stepped_there_) stepped_there_->finish();  // what those asked of it
-} catch (const std::exception& error) {
-  TORCH_WARN("an update that was deferred failed: ", error.what());
+void Optimizer::end() noexcept {
+  const auto attempt = [](const auto& part) {
+    try {
+      part();
+    } catch (const std::exception& error) {
+      TORCH_WARN("an update that was deferred failed: ", error.what());
+    }
+  };
+  const auto finish_there = [this] {
+    if (stepped_there_) stepped_there_->finish();
+  };
+  attempt(finish_there);
+  attempt([this] { end_backward(); });
+  attempt([this] { finish(); });
+  attempt(finish_there);  // what these asked of it
 }
 
 void Optimizer::zero_grad() {

@@ -5,6 +5,8 @@
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <cstddef>
+
 namespace snug::optim {
 
 // Of those beside the caller's that a link has: see host::Link::stream_beside().

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <system_error>
@@ -150,8 +151,10 @@ void validate(const Hardware& hardware, const std::string& where) {
         hardware.memory_bytes, ", got ", hardware.outside_bytes);
   check(hardware.host_bytes > 0, where, ": host_bytes must be at least 1, got 0");
   for (const Rate& rate : kRates) check_positive(hardware.*rate.field, rate.key, where);
+  const bool has_link =
+      std::ranges::any_of(kLinks, [&](const Rate& link) { return hardware.*link.field != 0; });
   for (const Rate& link : kLinks) {
-    const auto check_link = hardware.is_gpu ? check_positive : check_not_negative;
+    const auto check_link = hardware.is_gpu && has_link ? check_positive : check_not_negative;
     check_link(hardware.*link.field, link.key, where);
   }
   for (const Rate& rate : kMayBeZero) check_not_negative(hardware.*rate.field, rate.key, where);

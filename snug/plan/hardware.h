@@ -38,9 +38,11 @@ struct Hardware {
   double matmul_flops_bf16 = 0;
   double attention_flops = 0;  // forward and backward together; on a GPU at 16 bits
   double memory_rate = 0;      // bytes read + bytes written by a copy
-  double to_host_rate = 0;     // bytes to pinned memory, one direction at work; 0 on the CPU
+  // Bytes to pinned memory, one direction at work. All three are 0 on the CPU, and on a GPU that has no
+  // memory but the host's: nothing is gained by waiting there.
+  double to_host_rate = 0;
   double to_device_rate = 0;
-  double both_ways_rate = 0;     // bytes of both directions together, both at work; 0 on the CPU
+  double both_ways_rate = 0;     // bytes of both directions together, both at work
   double copy_slowdown = 0;      // share by which matrix products take longer meanwhile: 0.03
   double operation_seconds = 0;  // of every operator, however small
   double adam_rate = 0;          // parameters of an AdamW step in fp32 on the host, all its cores at work

@@ -119,7 +119,9 @@ plan::Decision refined(const Step& step, plan::Planner& planner, const Prices& p
     std::ranges::move(step.finer(planner.candidate(offer).setting), std::back_inserter(settings));
   if (settings.empty()) return decision;
   planner.add(candidates_of(step, std::move(settings), prices));
-  return decide(planner, prices, decision.budget_bytes);
+  // What has fewer bytes of tensors may need more of the allocator's.
+  plan::Decision finer = decide(planner, prices, decision.budget_bytes);
+  return finer.fits && finer.taken.seconds < decision.taken.seconds ? finer : decision;
 }
 
 }  // namespace

@@ -93,10 +93,12 @@ std::vector<SharesOnHost> shares_on_host(const TrainConfig& config) {
   return shares;
 }
 
-// Five and more per cent less of what moves most.
+// Less of what moves most, but more than the next of shares_on_host() has.
 std::vector<plan::Setting> finer_shares(const plan::Setting& setting) {
   const auto with = [&](const plan::LeverKind& kind, std::initializer_list<std::int64_t> less) {
+    constexpr std::int64_t kOfThose = 25;
     std::vector<plan::Setting> settings;
+    if (setting[kind] % kOfThose != 0) return settings;
     for (const std::int64_t by : less) {
       settings.push_back(setting);
       settings.back().levers[kind.name] = setting[kind] - by;

@@ -49,9 +49,19 @@ class HardwareFiles(CommandTest):
                 self.write_hardware(**{key: value})
                 self.refuses(*PLAN, says=["hardware.json", key])
 
-    def test_a_gpu_without_a_link(self):
-        self.write_hardware(is_gpu=True)
+    def test_a_gpu_with_half_a_link(self):
+        self.write_hardware(is_gpu=True, to_device_rate=1e9)
         self.refuses(*PLAN, says=["hardware.json", "to_host_rate"])
+
+    def test_a_gpu_whose_memory_is_the_hosts_sends_nothing_there(self):
+        shipped = pathlib.Path(__file__).parents[2] / "hardware" / "h200.json"
+        none = dict.fromkeys(("to_host_rate", "to_device_rate", "both_ways_rate"), 0.0)
+        self.write("own.json", json.dumps({**json.loads(shipped.read_text()), **none}))
+        flags = ("plan", "--model", "llama-1.3b", "--batch-size", 8, "--seq-len", 4096, "--micro-batch", 1, "--budget", "14GiB")
+        self.assertGreater(self.json(*flags, "--hardware", shipped)["predicted"]["host_bytes"], 2**30)
+        result = self.snug(*flags, "--hardware", "own.json")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("does not fit 14.00 GiB", result.stderr)
 
     def test_keys(self):
         self.write_hardware(colour="green")
