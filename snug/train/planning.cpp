@@ -93,7 +93,7 @@ std::vector<SharesOnHost> shares_on_host(const TrainConfig& config) {
   return shares;
 }
 
-// Less of what moves most, but more than the next of shares_on_host() has.
+// Less of what moves most, but more than the next of shares_on_host() has. None of these is refined again.
 std::vector<plan::Setting> finer_shares(const plan::Setting& setting) {
   const auto with = [&](const plan::LeverKind& kind, std::initializer_list<std::int64_t> less) {
     constexpr std::int64_t kOfThose = 25;
@@ -105,8 +105,8 @@ std::vector<plan::Setting> finer_shares(const plan::Setting& setting) {
     }
     return settings;
   };
-  if (setting[plan::kWeightsOnHost] > 0) return with(plan::kWeightsOnHost, {12, 25, 37});
-  if (setting[plan::kGradientsOnHost] > 0) return with(plan::kGradientsOnHost, {25, 50, 75});
+  if (setting[plan::kWeightsOnHost] > 0) return with(plan::kWeightsOnHost, {12, 24, 37});
+  if (setting[plan::kGradientsOnHost] > 0) return with(plan::kGradientsOnHost, {24, 49, 74});
   if (setting[plan::kStatesOnHost] > 0) return with(plan::kStatesOnHost, {5, 10, 15, 20});
   return {};
 }
