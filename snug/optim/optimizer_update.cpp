@@ -13,13 +13,13 @@
 #include "snug/base/error.h"
 #include "snug/hooks/region.h"
 #include "snug/optim/clip.h"
-#include "snug/optim/streams.h"
 #include "snug/optim/deferred.h"
 #include "snug/optim/host_parameters.h"
 #include "snug/optim/host_states.h"
 #include "snug/optim/host_steps.h"
 #include "snug/optim/in_backward.h"
 #include "snug/optim/optimizer.h"
+#include "snug/optim/streams.h"
 
 namespace snug::optim {
 namespace {
@@ -222,8 +222,12 @@ void Optimizer::defer(const std::vector<Pending>& which, double lr, const ops::U
   std::vector<std::size_t> streamed, stepped;  // among the updates
   for (std::size_t i = 0; i < updates->size(); ++i) {
     const Pending update = pending_of((*updates)[i]);
-    (is_stepped_there(update) ? stepped : streamed).push_back(i);
-    if (!is_stepped_there(update)) groups.push_back(Streamed::group(*this, update));
+    if (is_stepped_there(update)) {
+      stepped.push_back(i);
+      continue;
+    }
+    streamed.push_back(i);
+    groups.push_back(Streamed::group(*this, update));
   }
   const auto walk = std::make_shared<HostStates::Walk>(
       *host_, std::move(groups),

@@ -38,10 +38,6 @@ void check_same(const Json& planned, const Json& here, const std::string& within
   }
 }
 
-}  // namespace
-
-namespace {
-
 // A setting that streams needs a link, and that much of the host.
 bool can_stream(std::uint64_t bytes, const plan::Links& links) {
   return bytes == 0 || (links.are_there() && bytes <= links.host_bytes);
