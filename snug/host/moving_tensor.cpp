@@ -94,9 +94,22 @@ void MovingTensor::fetch(bool is_ready) {
 
 void MovingTensor::use() {
   fetch();
-  if (!std::exchange(is_fetched_, false)) return;
-  fetched_->wait();
+  if (!is_fetched_) return;
+  wait_for_fetched();
   if (const at::Tensor tensor = tensor_.lock(); tensor.defined()) set_storage(tensor, contents_);
+}
+
+// If the copy failed the next use asks for another. The memory stays until then: a backward that is told of
+// it at its end still reads there.
+void MovingTensor::wait_for_fetched() {
+  try {
+    fetched_->wait();
+    is_fetched_ = false;
+  } catch (...) {
+    fetched_ = nullptr;
+    is_owed_ = true;
+    throw;
+  }
 }
 
 void MovingTensor::send() {
@@ -113,10 +126,26 @@ void MovingTensor::drop() {
   hide_host();
   if (!is_here_) return;
   if (version() != version_) send();
-  if (std::exchange(is_fetched_, false) && !std::exchange(is_owed_, false))
-    fetched_->wait();  // nobody used it
   mark_ = nullptr;
-  if (std::exchange(is_sent_, false)) written_->wait();
+  if (is_fetched_ && !std::exchange(is_owed_, false)) wait_for_fetched();  // nobody used it
+  is_fetched_ = false;
+  if (is_sent_) wait_for_sent();
+  release();
+}
+
+// If the copy failed it is asked for again before the tensor leaves.
+void MovingTensor::wait_for_sent() {
+  is_sent_ = false;
+  try {
+    written_->wait();
+  } catch (...) {
+    written_ = nullptr;
+    version_ = kNotSent;
+    throw;
+  }
+}
+
+void MovingTensor::release() {
   c10::StorageImpl* const storage = contents_.unsafeGetStorageImpl();
   storage->set_data_ptr_noswap(at::DataPtr(nullptr, contents_.device()));
   storage->set_nbytes(0);

@@ -57,6 +57,9 @@ class MovingTensor {
  private:
   void hide_host();
   void take_memory();
+  void wait_for_fetched();
+  void wait_for_sent();
+  void release();
   std::int64_t version() const;  // of the tensor
 
   const WeakTensor tensor_;

@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 
 namespace snug::host {
 
@@ -19,8 +20,10 @@ std::uint64_t default_budget_bytes() {
   return static_cast<std::uint64_t>(kShareOfFree * static_cast<double>(free_host_bytes()));
 }
 
-Store::Store(c10::Device device, const StoreOptions& options)
-    : arena_(arena_options(device, options.budget_bytes)), link_(Link::open(device)) {
+Store::Store(c10::Device device, const StoreOptions& options) : Store(Link::open(device), options) {}
+
+Store::Store(std::shared_ptr<Link> link, const StoreOptions& options)
+    : arena_(arena_options(link->device(), options.budget_bytes)), link_(std::move(link)) {
   if (options.reserve_bytes > 0) arena_.reserve(options.reserve_bytes);
 }
 

@@ -52,18 +52,29 @@ bool HostGradient::has_sum() const {
 
 void HostGradient::fetch() {
   if (here_.defined() || !has_sum()) return;
-  here_ = at::empty_like(away_, at::MemoryFormat::Contiguous);
+  const at::Tensor here = at::empty_like(away_, at::MemoryFormat::Contiguous);
   if (link_)
-    fetched_ =
-        link_->copy_to_device(here_.mutable_data_ptr(), host_.const_data_ptr(), here_.nbytes(), nullptr);
+    fetched_ = link_->copy_to_device(here.mutable_data_ptr(), host_.const_data_ptr(), here.nbytes(), nullptr);
+  here_ = here;
 }
 
 void HostGradient::use() {
   fetch();
-  if (here_.defined() && !is_sent_ && fetched_) fetched_->wait();
+  if (here_.defined() && !is_sent_ && fetched_) wait_for_fetched();
   if (!is_sent_ && has_sum()) parameter_.lock().mutable_grad() = here_;
   here_.reset();
   is_sent_ = false;
+}
+
+// If the copy failed nothing is here.
+void HostGradient::wait_for_fetched() {
+  try {
+    fetched_->wait();
+  } catch (...) {
+    fetched_ = nullptr;
+    here_.reset();
+    throw;
+  }
 }
 
 bool HostGradient::send() {
@@ -73,11 +84,12 @@ bool HostGradient::send() {
   if (gradient.layout() != at::kStrided || !gradient.is_contiguous() ||
       gradient.scalar_type() != host_.scalar_type())
     return false;
+  if (link_)
+    sent_ =
+        link_->copy_to_host(gradient.const_data_ptr(), host_.mutable_data_ptr(), gradient.nbytes(), nullptr);
   here_ = gradient;
   is_sent_ = true;
   sent_version_ = version_of(here_);
-  if (link_)
-    sent_ = link_->copy_to_host(here_.const_data_ptr(), host_.mutable_data_ptr(), here_.nbytes(), nullptr);
   return true;
 }
 
@@ -87,11 +99,21 @@ void HostGradient::leave() {
     norm_ = at::_foreach_norm({here_}, 2, at::kFloat)[0];
     if (!send()) return;  // somebody made it another kind of tensor, which stays
   }
-  if (sent_) sent_->wait();
-  const at::Tensor parameter = parameter_.lock();
-  if (parameter.defined() && parameter.grad().is_same(here_)) parameter.mutable_grad() = away_;
-  here_.reset();
+  const at::Tensor here = std::exchange(here_, {});
   is_sent_ = false;
+  if (sent_) wait_for_sent();
+  const at::Tensor parameter = parameter_.lock();
+  if (parameter.defined() && parameter.grad().is_same(here)) parameter.mutable_grad() = away_;
+}
+
+// If the copy failed the gradient is still here.
+void HostGradient::wait_for_sent() {
+  try {
+    sent_->wait();
+  } catch (...) {
+    sent_ = nullptr;
+    throw;
+  }
 }
 
 void HostGradient::finish() {
@@ -108,7 +130,7 @@ at::Tensor HostGradient::norm() const {
 
 void HostGradient::forget() {
   leave();
-  if (here_.defined() && fetched_) fetched_->wait();  // no backward used it
+  if (here_.defined() && fetched_) wait_for_fetched();  // no backward used it
   here_.reset();
   norm_.reset();
   const at::Tensor parameter = parameter_.lock();

@@ -40,6 +40,9 @@ class HostGradient {
   void set_norm(at::Tensor norm) { norm_ = std::move(norm); }
 
  private:
+  void wait_for_fetched();
+  void wait_for_sent();
+
   const host::WeakTensor parameter_;
   const at::Tensor host_;
   host::Link* const link_;

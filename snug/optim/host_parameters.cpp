@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_norm.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
@@ -46,7 +47,11 @@ HostParameters::HostParameters(c10::Device device, std::shared_ptr<host::Store> 
 
 HostParameters::~HostParameters() {
   for (Region& region : regions_) {
-    for (const auto& gradient : region.gradients) gradient->forget();
+    for (const auto& gradient : region.gradients) try {
+        gradient->forget();
+      } catch (const std::exception& error) {
+        TORCH_WARN("a copy of a gradient failed: ", error.what());
+      }
     for (const auto& weight : region.weights) weight->bring_back();
   }
 }

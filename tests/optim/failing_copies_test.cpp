@@ -1,0 +1,150 @@
+// Copies that fail: the step ends with that error, and what comes after it is as if it had not been tried.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "tests/optim/there_net.h"
+
+namespace snug::optim {
+namespace {
+
+using testing::clipped_step;
+using testing::expect_same_weights;
+using testing::optimizer_of;
+using testing::send_away;
+using testing::ThereNet;
+
+constexpr const char* kLost = "lost the device";
+
+// The link of the CPU, but for one copy: asking for it throws, or waiting for it does.
+class FailingLink final : public host::Link {
+ public:
+  enum class Fails { WhenAsked, WhenAwaited };
+
+  FailingLink() : Link(at::kCPU), real_(host::Link::open(at::kCPU)) {}
+
+  // From now on the copy after `count` others fails.
+  void fail_after(int count, Fails how) {
+    left_ = count;
+    how_ = how;
+  }
+  bool has_failed() const { return left_ < 0; }
+  void fail_no_more() { left_ = kNever; }
+
+  host::CopyPtr copy_to_host(const void* from, void* to, std::uint64_t bytes, const host::CopyPtr& before,
+                             const host::CopyPtr& since) override {
+    return failing([&] { return real_->copy_to_host(from, to, bytes, real(before), since); });
+  }
+  host::CopyPtr copy_to_device(void* to, const void* from, std::uint64_t bytes, const host::CopyPtr& before,
+                               const host::CopyPtr& since) override {
+    return failing([&] { return real_->copy_to_device(to, from, bytes, real(before), since); });
+  }
+
+ private:
+  struct Lost final : host::Copy {
+    explicit Lost(host::CopyPtr real) : real(std::move(real)) {}
+    void wait() override { lose(); }
+    void finish() override { lose(); }
+    std::uint64_t number() const override { return real->number(); }
+    void lose() {
+      real->finish();  // its memory may go now
+      throw std::runtime_error(kLost);
+    }
+    host::CopyPtr real;
+  };
+
+  static host::CopyPtr real(const host::CopyPtr& copy) {
+    const auto lost = std::dynamic_pointer_cast<Lost>(copy);
+    return lost ? lost->real : copy;
+  }
+
+  host::CopyPtr failing(const std::function<host::CopyPtr()>& copy) {
+    if (left_ == kNever || left_-- != 0) return copy();
+    if (how_ == Fails::WhenAsked) throw std::runtime_error(kLost);
+    return std::make_shared<Lost>(copy());
+  }
+
+  static constexpr int kNever = 1 << 30;
+  const std::shared_ptr<host::Link> real_;
+  int left_ = kNever;
+  Fails how_ = Fails::WhenAsked;
+};
+
+struct Case {
+  FailingLink::Fails how;
+  UpdateTime update;
+  double stepped_there;
+};
+
+class FailingCopies : public ::testing::TestWithParam<Case> {
+ protected:
+  static constexpr int kLayers = 3;
+  const std::shared_ptr<FailingLink> link_ = std::make_shared<FailingLink>();
+  const std::shared_ptr<host::Store> store_ =
+      std::make_shared<host::Store>(link_, host::StoreOptions{.budget_bytes = 64_MiB});
+};
+
+INSTANTIATE_TEST_SUITE_P(All, FailingCopies, ::testing::ValuesIn([] {
+                           std::vector<Case> cases;
+                           using enum FailingLink::Fails;
+                           for (const auto how : {WhenAsked, WhenAwaited})
+                             for (const auto update :
+                                  {UpdateTime::InStep, UpdateTime::BeforeForward, UpdateTime::InBackward})
+                               for (const double stepped_there : {0.0, 0.5})
+                                 cases.push_back({how, update, stepped_there});
+                           return cases;
+                         }()));
+
+// Every copy of a step in turn. Those of a forward or backward that nothing was updated in leave the weights
+// as they were: the step that follows has the bits of a run in which nothing failed.
+TEST_P(FailingCopies, EndTheStepWithTheirError) {
+  const auto [how, update, stepped_there] = GetParam();
+  ThereNet plain(kLayers);
+  AdamW here(plain.parameters(), {.lr = 1e-2});
+  plain.pass(0);
+  clipped_step(here);
+  plain.pass(1);
+  clipped_step(here);
+  bool all_were_tried = false;
+  int failed_in_a_pass = 0;
+  for (int count = 0; !all_were_tried; ++count) {
+    SCOPED_TRACE(count);
+    ThereNet net(kLayers);
+    const auto optimizer = optimizer_of(net, store_, send_away(net, store_), update, stepped_there);
+    // The first step's update, if it waits, is done before anything fails.
+    net.pass(0);
+    clipped_step(*optimizer);
+    optimizer->finish();
+    link_->fail_after(count, how);
+    std::string said;
+    bool in_pass = false;
+    try {
+      if (update == UpdateTime::InBackward) optimizer->last_pass(1e-2);
+      in_pass = true;
+      net.pass(1);
+      in_pass = false;
+      update == UpdateTime::InBackward ? optimizer->step(1e-2) : clipped_step(*optimizer);
+      optimizer->finish();
+      optimizer->state();
+    } catch (const std::exception& error) {
+      said = error.what();
+    }
+    all_were_tried = !link_->has_failed();
+    link_->fail_no_more();
+    EXPECT_TRUE(all_were_tried || said.find(kLost) != std::string::npos) << '"' << said << '"';
+    if (all_were_tried || !in_pass || update == UpdateTime::InBackward) continue;
+    ++failed_in_a_pass;
+    optimizer->zero_grad();
+    net.pass(1);
+    clipped_step(*optimizer);
+    expect_same_weights(*optimizer, plain);
+  }
+  EXPECT_TRUE(update == UpdateTime::InBackward || failed_in_a_pass > kLayers);
+}
+
+}  // namespace
+}  // namespace snug::optim
