@@ -165,6 +165,7 @@ class SNUG_API Optimizer {
   Part part(std::size_t i, const at::Tensor& weight, const at::Tensor& gradient,
             const std::vector<at::Tensor>& states) const;
   bool is_stepped_there(const Pending& update) const;
+  bool is_streamed(const Pending& update) const;
   using Ticket = std::shared_future<std::shared_ptr<host::Copy>>;  // see HostWorker
   AskedOfHost ask_host(const Pending& update, double lr);
   void update_in_backward(const std::vector<std::size_t>& numbers, double lr);

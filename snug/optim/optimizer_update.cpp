@@ -124,7 +124,8 @@ void Optimizer::step(double lr, const ops::UpdateControl& control) {
       update_all({update}, lr, control);
       continue;
     }
-    const bool waits = deferred_ && is_hosted_[i] && hooks::region_of_parameter(parameters_[i]) != 0;
+    const bool is_elsewhere = is_stepped_there(update) || is_streamed(update);
+    const bool waits = deferred_ && is_elsewhere && hooks::region_of_parameter(parameters_[i]) != 0;
     (waits ? later : now).push_back(std::move(update));
   }
   if (!now.empty()) update_all(now, lr, control);
@@ -146,6 +147,11 @@ void Optimizer::begin_update(const std::vector<Pending>& which, const ops::Updat
 
 bool Optimizer::is_stepped_there(const Pending& update) const {
   return stepped_there_ && stepped_there_->takes(update.number, update.gradient);
+}
+
+// What has no states, with its weight and this gradient on the device, has nothing to bring there.
+bool Optimizer::is_streamed(const Pending& update) const {
+  return is_hosted_[update.number] && !Streamed::group(*this, update).empty();
 }
 
 AskedOfHost Optimizer::ask_host(const Pending& update, double lr) {
@@ -180,7 +186,7 @@ void Optimizer::update_all(const std::vector<Pending>& which, double lr, const o
     const std::size_t i = update.number;
     if (is_stepped_there(update)) {
       there.push_back(ask_host(update, lr).ticket);
-    } else if (is_hosted_[i]) {
+    } else if (is_streamed(update)) {
       streamed.push_back(update);
     } else {
       here.push_back(part(i, parameters_[i], update.gradient, states_[i]));
@@ -274,7 +280,7 @@ void Optimizer::update_in_backward(const std::vector<std::size_t>& numbers, doub
       continue;  // for step()
     all.push_back(update);
     gradients.push_back(update.gradient);
-    (is_stepped_there(update) ? there : is_hosted_[i] ? streamed : here).push_back(std::move(update));
+    (is_stepped_there(update) ? there : is_streamed(update) ? streamed : here).push_back(std::move(update));
   }
   if (all.empty()) return;
   if (!updated_) {

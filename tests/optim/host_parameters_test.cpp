@@ -10,6 +10,7 @@
 #include <string>
 
 #include "snug/base/error.h"
+#include "snug/optim/sgd.h"
 #include "tests/optim/there_net.h"
 #include "tests/support/temporary_folder.h"
 
@@ -68,6 +69,30 @@ TEST(UpdatesInTheBackward, AreSeenByWhoeverReadsTheStates) {
   net.pass(0);
   for (const StateTensor& state : optimizer.state())
     EXPECT_TRUE(state.tensor.ne(0).any().item<bool>()) << state.name << " of " << state.parameter;
+}
+
+// Of SGD without momentum in fp32 a gradient that is used at once is all there is, and it is on the device.
+TEST_F(HostParametersTest, AnUpdateThatHasNothingOnTheHostIsTakenOnTheDevice) {
+  for (const auto update : {UpdateTime::InBackward, UpdateTime::BeforeForward}) {
+    ThereNet plain(3), net(3);
+    Sgd here(plain.parameters(), {.lr = 1e-2});
+    Sgd optimizer(net.parameters(), {.lr = 1e-2,
+                                     .placement = {.on_host = 1,
+                                                   .store = store_,
+                                                   .update = update,
+                                                   .parameters = send_away(net, store_, {0, 1})}});
+    const auto step = [&](ThereNet& some, Optimizer& by, int number) {
+      by.last_pass(1e-2);
+      some.pass(number);
+      if (update != UpdateTime::InBackward)  // somebody's own: it was never sent
+        some.layers[1]->weight.mutable_grad() = at::ones({ThereNet::kWidth, ThereNet::kWidth});
+      by.step(1e-2);
+      by.zero_grad();
+    };
+    for (int i = 0; i < 2; ++i) step(plain, here, i);
+    for (int i = 0; i < 2; ++i) step(net, optimizer, i);
+    expect_same_weights(optimizer, plain);
+  }
 }
 
 TEST_F(HostParametersTest, TheyTakeTheHostsMemoryAndLeaveTheDevices) {
