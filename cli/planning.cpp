@@ -40,9 +40,8 @@ train::TrainConfig largest_step(const TrainingFlags& flags, const train::TrainCo
 Step step_for(const TrainingFlags& flags, const train::TrainConfig& config, const plan::Hardware& hardware) {
   std::vector<std::int64_t> micro_batches;
   if (flags.micro_batch || flags.accumulation) micro_batches = {config.micro_batch};
-  train::TrainConfig largest = largest_step(flags, config);
-  largest.stepped_on_host = flags.stepped_on_host.value_or(train::balanced_steps(hardware));
-  Step step = train::make_step(largest, micro_batches);
+  Step step = train::make_step(largest_step(flags, config), micro_batches,
+                               flags.stepped_on_host ? nullptr : &hardware);
   step.identity = train::make_step(config).identity;
   return step;
 }

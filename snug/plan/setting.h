@@ -41,6 +41,9 @@ inline constexpr LeverKind kWeightsOnHost{"weights_on_host", 0, "{value} % of th
 inline constexpr LeverKind kLevers[] = {kMicroBatch,   kHeadChunks,      kSteppedOnHost,
                                         kStatesOnHost, kGradientsOnHost, kWeightsOnHost};
 
+// Per cents that take the host's memory, in the order in which they are given up where it has too little.
+inline constexpr LeverKind kHostLevers[] = {kSteppedOnHost, kWeightsOnHost, kGradientsOnHost, kStatesOnHost};
+
 struct SNUG_API Setting {
   std::map<std::string, std::int64_t> levers;
   std::int64_t accumulation = 1;  // passes of a step: it follows from the micro-batch

@@ -114,35 +114,6 @@ void thin(std::vector<std::size_t>& kept, const std::vector<Choice>& choices, st
 
 }  // namespace
 
-Links links_of(const Hardware& hardware) {
-  constexpr double kShareOfHost = 0.8;
-  // They share the host's memory: 2.3e9 parameters/s of 4.56e9 beside an H200's copies both ways.
-  constexpr double kBesideCopies = 0.5;
-  // It was measured with both directions at work; a step uses one at a time.
-  const double one_way = hardware.both_ways_rate > 0 ? hardware.to_host_rate / hardware.both_ways_rate : 1;
-  return {.to_host_rate = hardware.to_host_rate,
-          .to_device_rate = hardware.to_device_rate,
-          .both_ways_rate = hardware.both_ways_rate,
-          .copy_slowdown = one_way * hardware.copy_slowdown,
-          .adam_rate = kBesideCopies * hardware.adam_rate,
-          .host_bytes = static_cast<std::uint64_t>(kShareOfHost * static_cast<double>(hardware.host_bytes))};
-}
-
-double streaming_seconds(const Streamed& streamed, const Links& links) {
-  if (streamed.bytes == 0 || !links.are_there()) return 0;
-  const Streamed::Stepped& stepped = streamed.stepped;
-  const auto streams = static_cast<double>(streamed.bytes - stepped.bytes);
-  const double in = streams + static_cast<double>(stepped.fetched_bytes);
-  const double out = streams - static_cast<double>(streamed.read_bytes - stepped.read_bytes) +
-                     static_cast<double>(stepped.sent_bytes);
-  const double fetching = in / links.to_device_rate, sending = out / links.to_host_rate;
-  const double copying = links.both_ways_rate > 0
-                             ? std::max({fetching, sending, (in + out) / links.both_ways_rate})
-                             : fetching + sending;
-  if (stepped.parameters == 0) return copying;
-  return std::max(copying, static_cast<double>(stepped.parameters) / links.adam_rate);
-}
-
 StepModel::StepModel(Sketch sketch, double passes, const Cost& cost, const Links& links,
                      const Streamed& streamed)
     : links_(links),
@@ -154,7 +125,7 @@ StepModel::StepModel(Sketch sketch, double passes, const Cost& cost, const Links
   find_regions();
   step_passes_ = passes == 0 ? static_cast<double>(passes_.size()) : passes;
   if (streamed_.beside_forward)
-    link_is_taken_ = std::min(1.0, streaming_seconds(streamed_, links_) / std::max(forward_seconds(), 1e-9)) /
+    link_is_taken_ = std::min(1.0, copying_seconds(streamed_, links_) / std::max(forward_seconds(), 1e-9)) /
                      step_passes_;
   find_choices();
   build_problem();
@@ -451,18 +422,15 @@ void StepModel::share_seconds() {
   }
   const double optimizer = seconds_between({last, static_cast<std::uint32_t>(operator_seconds_.size())});
   problem_.passes = step_passes_;
-  // What streams does so behind the optimizer's kernels, or behind a forward or backward, which it slows. An
-  // update's kernels wait for products to leave them room, and the first region for its own.
-  constexpr double kOfPass = 0.85;
-  const double streaming = streaming_seconds(streamed_, links_);
+  // What streams does so behind the optimizer's kernels, or behind a forward or backward.
   const bool is_beside = streamed_.beside_forward || streamed_.beside_backward;
-  const double hidden = streamed_.beside_forward    ? kOfPass * forward_seconds()
-                        : streamed_.beside_backward ? kOfPass * backward_seconds()
-                                                    : optimizer;
-  const auto regions = static_cast<double>(passes_.back().size());
-  const double slowed = is_beside ? links_.copy_slowdown * std::min(streaming, hidden) : 0;
-  problem_.fixed_seconds = optimizer + std::max(is_beside ? streaming / regions : 0, streaming - hidden) +
-                           slowed + step_passes_ * std::max(outside, 0.0);
+  const UpdateBeside update =
+      is_beside
+          ? update_beside(streamed_, links_, streamed_.beside_forward ? forward_seconds() : backward_seconds(),
+                          passes_.back().size())
+          : UpdateBeside{.left = std::max(0.0, streaming_seconds(streamed_, links_) - optimizer)};
+  problem_.fixed_seconds =
+      optimizer + update.slowed + update.left + step_passes_ * std::max(outside, 0.0);
   if (links_.are_there())
     for (const auto& choices : problem_.regions) {
       const Choice& any = choices->front();

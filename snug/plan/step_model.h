@@ -10,31 +10,15 @@
 #include <vector>
 
 #include "snug/base/export.h"
-#include "snug/plan/hardware.h"
 #include "snug/plan/problem.h"
 #include "snug/plan/setting.h"
+#include "snug/plan/streaming.h"
 #include "snug/plan/timeline.h"
 #include "snug/trace/sketch.h"
 
 namespace snug::plan {
 
 using Cost = std::function<double(const trace::Work&)>;  // seconds
-
-// To the host and back. Without rates nothing is offloaded.
-struct Links {
-  double to_host_rate = 0, to_device_rate = 0;
-  double both_ways_rate = 0;  // of both together, both at work; 0: one at a time
-  double copy_slowdown = 0;
-  double adam_rate = 0;          // parameters per second that the host steps
-  std::uint64_t host_bytes = 0;  // that may be used
-
-  bool are_there() const { return to_host_rate > 0 && to_device_rate > 0; }
-};
-
-SNUG_API Links links_of(const Hardware& hardware);  // four fifths of its host memory
-
-// That an update's copies take, both directions at work; 0 if nobody measured the link.
-SNUG_API double streaming_seconds(const Streamed& streamed, const Links& links);
 
 class SNUG_API StepModel {
  public:

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <map>
+#include <ranges>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -10,6 +13,7 @@
 #include "snug/capture/sketch.h"
 #include "snug/hooks/meta_target.h"
 #include "snug/machine/hardware_of.h"
+#include "snug/memory/tracker.h"
 #include "snug/plan/fitted.h"
 #include "snug/session/state_park.h"
 
@@ -43,10 +47,14 @@ bool can_stream(std::uint64_t bytes, const plan::Links& links) {
   return bytes == 0 || (links.are_there() && bytes <= links.host_bytes);
 }
 
+void check_runs_on_meta(const Step& step) {
+  check(static_cast<bool>(step.on_meta), "a step is planned by running it on Meta: Step::on_meta is empty");
+}
+
 // With links: a step that streams what these cannot carry does not run.
 trace::Sketch sketch_step(const Step& step, const plan::Setting& setting, const plan::Links* links,
                           plan::Streamed& streamed) {
-  check(static_cast<bool>(step.on_meta), "a step is planned by running it on Meta: Step::on_meta is empty");
+  check_runs_on_meta(step);
   const hooks::MetaTargetScope target(step.device.type());
   return capture::sketch_step(
       [&](memory::Tracker& tracker) -> capture::StepToSketch {
@@ -84,10 +92,82 @@ struct Prices {
   }
 };
 
-std::vector<plan::Candidate> candidates_of(const Step& step, std::vector<plan::Setting> settings,
+// Settings with as much on the host as that holds.
+class OnHost {
+ public:
+  OnHost(const Step& step, const plan::Links& links) : step_(step), links_(links) {}
+
+  // Levers are given up until the rest fits, and come back as far as there is room: what the host steps first,
+  // which is for speed, or last.
+  std::vector<plan::Setting> fitted(const plan::Setting& wanted) {
+    std::vector<plan::LeverKind> order(std::begin(plan::kHostLevers), std::end(plan::kHostLevers));
+    std::vector<plan::Setting> settings{fitted(wanted, order)};
+    if (settings[0] == wanted) return settings;
+    std::ranges::rotate(order, order.begin() + 1);
+    settings.push_back(fitted(wanted, order));
+    return settings;
+  }
+
+ private:
+  plan::Setting fitted(plan::Setting setting, std::span<const plan::LeverKind> order) {
+    const plan::Setting wanted = setting;
+    for (const plan::LeverKind& kind : order)
+      if (!fits(setting)) setting.levers[kind.name] = kind.plain;
+    for (const plan::LeverKind& kind : std::views::reverse(order)) raise(setting, kind, wanted[kind]);
+    return setting;
+  }
+
+  void raise(plan::Setting& setting, const plan::LeverKind& kind, std::int64_t wanted) {
+    if (setting[kind] == wanted) return;
+    std::int64_t& value = setting.levers[kind.name];
+    std::int64_t fitting = value, too_much = wanted + 1;
+    while (too_much - fitting > 1) {
+      value = (fitting + too_much) / 2;
+      (fits(setting) ? fitting : too_much) = value;
+    }
+    value = fitting;
+  }
+
+  // How the batch is split makes no difference to it.
+  bool fits(const plan::Setting& setting) {
+    std::vector<std::int64_t> values;
+    for (const plan::LeverKind& kind : plan::kHostLevers) values.push_back(setting[kind]);
+    if (std::ranges::all_of(values, [](std::int64_t value) { return value == 0; })) return true;
+    const auto [found, is_new] = known_.try_emplace(values);
+    if (is_new) found->second = can_stream(streamed_bytes(setting), links_);
+    return found->second;
+  }
+
+  std::uint64_t streamed_bytes(const plan::Setting& setting) const {
+    const hooks::MetaTargetScope target(step_.device.type());
+    memory::Tracker tracker({.device = c10::kMeta});
+    plan::Streamed streamed;
+    session::StatePark park({.tracker = &tracker, .streamed = &streamed});
+    step_.on_meta(Account(tracker, nullptr, &streamed, &park), setting);
+    return streamed.bytes;
+  }
+
+  const Step& step_;
+  const plan::Links& links_;
+  std::map<std::vector<std::int64_t>, bool> known_;  // by the levers' values
+};
+
+// Of settings that the host is too small for, what it holds.
+std::vector<plan::Setting> fitted_on_host(const Step& step, const std::vector<plan::Setting>& settings,
+                                          const plan::Links& links) {
+  OnHost on_host(step, links);
+  std::vector<plan::Setting> fitted;
+  for (const plan::Setting& setting : settings)
+    for (plan::Setting& some : on_host.fitted(setting))
+      if (std::ranges::find(fitted, some) == fitted.end()) fitted.push_back(std::move(some));
+  return fitted;
+}
+
+std::vector<plan::Candidate> candidates_of(const Step& step, const std::vector<plan::Setting>& settings,
                                            const Prices& prices) {
+  check_runs_on_meta(step);
   std::vector<plan::Candidate> candidates;
-  for (plan::Setting& setting : settings) {
+  for (plan::Setting& setting : fitted_on_host(step, settings, prices.links)) {
     plan::Streamed streamed;
     trace::Sketch sketch = sketch_step(step, setting, &prices.links, streamed);
     if (!can_stream(streamed.bytes, prices.links)) continue;
@@ -114,7 +194,7 @@ plan::Decision refined(const Step& step, plan::Planner& planner, const Prices& p
   for (const plan::Offer& offer : planner.rivals(decision.budget_bytes, kCloseBehind))
     std::ranges::move(step.finer(planner.candidate(offer).setting), std::back_inserter(settings));
   if (settings.empty()) return decision;
-  planner.add(candidates_of(step, std::move(settings), prices));
+  planner.add(candidates_of(step, settings, prices));
   // What has fewer bytes of tensors may need more of the allocator's.
   plan::Decision finer = decide(planner, prices, decision.budget_bytes);
   return finer.fits && finer.taken.seconds < decision.taken.seconds ? finer : decision;
@@ -126,7 +206,7 @@ std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions&
   const Prices prices(step, options);
   std::vector<plan::Setting> settings = step.settings;
   if (settings.empty()) settings.push_back({.accumulation = 0});
-  std::vector<plan::Candidate> candidates = candidates_of(step, std::move(settings), prices);
+  std::vector<plan::Candidate> candidates = candidates_of(step, settings, prices);
   check(!candidates.empty(),
         "this step keeps states on the host: that needs a link of known rate (`hardware`)",
         " and a `host_budget` for them");

@@ -93,6 +93,15 @@ std::vector<SharesOnHost> shares_on_host(const TrainConfig& config) {
   return shares;
 }
 
+// Per cent, in fives: what the host has stepped when the rest is through.
+std::int64_t balanced_steps(const SharesOnHost& shares, const plan::Hardware& hardware) {
+  constexpr double kStates = 20, kGradient = 2, kWeight = 6;  // bytes that stream, in and out
+  if (!hardware.is_gpu) return 0;                             // it is the host
+  const double bytes = kStates + kGradient * static_cast<double>(shares.gradients) / 100 +
+                       kWeight * static_cast<double>(shares.weights) / 100;
+  return 5 * std::llround(20 * plan::balanced_share(bytes, plan::links_of(hardware)));
+}
+
 // Less of what moves most, but more than the next of shares_on_host() has. None of these is refined again.
 std::vector<plan::Setting> finer_shares(const plan::Setting& setting) {
   const auto with = [&](const plan::LeverKind& kind, std::initializer_list<std::int64_t> less) {
@@ -113,17 +122,6 @@ std::vector<plan::Setting> finer_shares(const plan::Setting& setting) {
 
 }  // namespace
 
-std::int64_t balanced_steps(const plan::Hardware& hardware) {
-  // Per parameter, where weights and gradients are there too, 16 bytes come: moments, remainder, gradient,
-  // the weight before and after. The host reads and writes 26, in fp32 28.
-  constexpr double kComing = 16, kBytes = 26, kFp32Bytes = 28;
-  constexpr double kOfLink = 0.65;  // what streams beside products, whose ends its kernels wait for
-  if (!hardware.is_gpu) return 0;   // it is the host
-  const double streamed = kOfLink * hardware.both_ways_rate / 2 / kComing;
-  const double stepped = plan::links_of(hardware).adam_rate * kFp32Bytes / kBytes;
-  return 5 * std::llround(20 * stepped / (stepped + streamed));
-}
-
 TrainConfig at_setting(TrainConfig config, const plan::Setting& setting) {
   config.micro_batch = setting[plan::kMicroBatch];
   config.head_chunks = setting[plan::kHeadChunks];
@@ -134,7 +132,8 @@ TrainConfig at_setting(TrainConfig config, const plan::Setting& setting) {
   return config;
 }
 
-Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro_batches) {
+Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro_batches,
+               const plan::Hardware* stepping) {
   Step step{.device = config.device,
             .identity = {{"model", config.model_name},
                          {"architecture", models::to_json(config.model)},
@@ -159,8 +158,12 @@ Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro
         shape.states_on_host = shares.states;
         shape.gradients_on_host = shares.gradients;
         shape.weights_on_host = shares.weights;
+        if (stepping) shape.stepped_on_host = balanced_steps(shares, *stepping);
         step.settings.push_back(setting_of(shape));
       }
+      // What the host steps takes room there that values could have.
+      step.settings.push_back(step.settings.back());
+      step.settings.back().levers[plan::kSteppedOnHost.name] = 0;
     }
   step.finer = finer_shares;
   step.on_meta = [config](const Account& account, const plan::Setting& setting) -> std::function<void()> {

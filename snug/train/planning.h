@@ -19,12 +19,10 @@
 namespace snug::train {
 
 // `micro_batches`: sequences per forward to choose from, the plain step's first; empty: every divisor of the
-// batch.
-SNUG_API Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro_batches = {});
-
-// Of the parameters whose states are on the host, the share (per cent, in fives) that the host has stepped in
-// the time in which the others stream.
-SNUG_API std::int64_t balanced_steps(const plan::Hardware& hardware);
+// batch. `stepping`: the host of this hardware steps as many of the parameters whose states it has as it can
+// while the others stream; null: config.stepped_on_host.
+SNUG_API Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro_batches = {},
+                        const plan::Hardware* stepping = nullptr);
 
 // The run under this plan, within its budget.
 SNUG_API void take(plan::Plan plan, TrainConfig& config);
