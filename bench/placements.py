@@ -41,7 +41,7 @@ CASES = {
     **{f"7b-{gib}-unclipped": case("llama2-7b", 8, 4096, gib, "--clip", "0", steps=4) for gib in (24, 13)},
     "qwen3-8b-24": case("qwen3-8b", 8, 4096, 24, steps=4),
     "9.5b-32": case("9.5b", 8, 4096, 32, steps=3),
-    "14b-96": case("14b", 8, 4096, 96, steps=3),
+    "14b-96": case("14b", 8, 4096, 96, steps=8),
     "20b-136-unclipped": case("20b", 2, 4096, 136, "--clip", "0", steps=3),
     "long-32k-24": case("8b-long", 1, 32768, 24, steps=3),
     "long-48k-24-unclipped": case("8b-long", 1, 49152, 24, "--clip", "0", steps=3),
@@ -64,7 +64,7 @@ def random_cases(count=15, seed=21):
             flags += ["--precision", "fp16"]
         name = f"random-{number}"
         MODELS[name] = model
-        CASES[name] = case(name, batch, seq_len, budget, *flags, steps=4)
+        CASES[name] = case(name, batch, seq_len, budget, *flags, steps=10)
 
 
 def parameters(model):

@@ -6,6 +6,7 @@
 
 #include "cli/planning.h"
 #include "snug/base/bytes.h"
+#include "snug/plan/streaming.h"
 #include "snug/report/text.h"
 #include "snug/trace/category_json.h"
 #include "snug/train/planning.h"
@@ -83,16 +84,18 @@ StatesThere states_of_leanest(const TrainingFlags& flags, train::TrainConfig con
           peak[trace::Category::Optimizer]};
 }
 
-// If it is --host-budget that keeps plans from being leaner.
+// If it is the host's memory that keeps plans from being leaner.
 std::string more_on_the_host(const TrainingFlags& flags, const train::TrainConfig& config,
                              const Decision& limited, const plan::Hardware& hardware) {
-  if (!config.host_budget_bytes || hardware.to_host_rate == 0) return "";
-  const Decision more = plan_step(step_for(flags, config, hardware),
-                                  {.budget_bytes = limited.budget_bytes, .hardware = hardware})
-                            .decision;
+  constexpr std::uint64_t kAnySize = std::uint64_t{1} << 60;
+  if (hardware.to_host_rate == 0) return "";
+  const Decision more =
+      plan_step(step_for(flags, config, hardware),
+                {.budget_bytes = limited.budget_bytes, .host_budget_bytes = kAnySize, .hardware = hardware})
+          .decision;
   if (more.taken.peak_bytes >= limited.taken.peak_bytes) return "";
-  return fmt::format("  a larger --host-budget than {}: with {} {} {}\n",
-                     format_bytes(*config.host_budget_bytes), format_bytes(more.taken.host_bytes),
+  return fmt::format("  a --host-budget of {} instead of {}: {} {}\n", format_bytes(more.taken.host_bytes),
+                     format_bytes(config.host_budget_bytes.value_or(plan::links_of(hardware).host_bytes)),
                      more.fits ? "a plan takes" : "the least is", format_bytes(more.taken.peak_bytes));
 }
 
@@ -113,9 +116,11 @@ std::string ladder(const train::TrainConfig& config, const Planner& planner, con
   for (const plan::Lever& lever : decision.levers) text += lever_line(lever, planner, taken);
   if (decision.levers.empty()) text += "  nothing needs to be done: the plain step fits\n";
   text += fmt::format(
-      "Planned: {} ({:.1f} % of the plain peak), {} ({:.2f}x), {}\n", format_bytes(taken.peak_bytes),
+      "Planned: {} ({:.1f} % of the plain peak), {} ({:.2f}x), {:.0f} tokens/s, {}\n",
+      format_bytes(taken.peak_bytes),
       percent(static_cast<double>(taken.peak_bytes), static_cast<double>(decision.plain.peak_bytes)),
       train::format_seconds(taken.seconds), taken.seconds / decision.plain.step_seconds,
+      static_cast<double>(config.batch_size * config.seq_len) / taken.seconds,
       plan::text(planner.candidate(taken).setting));
   text += fmt::format("At most {:.2f} % from the fastest possible within this budget\n",
                       std::max(0.0, percent(taken.seconds - decision.bound_seconds, decision.bound_seconds)));

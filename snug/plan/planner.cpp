@@ -5,6 +5,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -224,6 +225,7 @@ const Offer& Planner::leanest_within(double slowdown) const {
 
 // The way from the plain step to the one that is taken: lever by lever through the settings, then values are
 // recomputed, and then offloaded. What a setting saves that is no candidate is counted with the next lever.
+// What the host steps goes with each placement and saves nothing by itself.
 std::vector<Lever> Planner::levers(const Offer& taken) const {
   std::vector<Lever> levers;
   Amount before = plain_;
@@ -235,11 +237,15 @@ std::vector<Lever> Planner::levers(const Offer& taken) const {
   };
   const auto& [setting, model] = candidates_[taken.candidate];
   Setting reached = candidates_.front().setting;
+  const auto is_reached = [&](const Candidate& other) {
+    return std::ranges::all_of(kinds_, [&](const LeverKind& kind) {
+      return kSteppedOnHost.name == std::string_view(kind.name) || other.setting[kind] == reached[kind];
+    });
+  };
   for (const LeverKind& kind : kinds_) {
     if (reached[kind] == setting[kind]) continue;
     reached.levers[kind.name] = setting[kind];
-    const auto there = std::ranges::find_if(
-        candidates_, [&](const Candidate& other) { return other.setting.levers == reached.levers; });
+    const auto there = std::ranges::find_if(candidates_, is_reached);
     if (there != candidates_.end())
       pull(kind.name, all_kept(static_cast<std::size_t>(there - candidates_.begin())));
   }

@@ -125,8 +125,8 @@ StepModel::StepModel(Sketch sketch, double passes, const Cost& cost, const Links
   find_regions();
   step_passes_ = passes == 0 ? static_cast<double>(passes_.size()) : passes;
   if (streamed_.beside_forward)
-    link_is_taken_ = std::min(1.0, copying_seconds(streamed_, links_) / std::max(forward_seconds(), 1e-9)) /
-                     step_passes_;
+    link_is_taken_ =
+        std::min(1.0, copying_seconds(streamed_, links_) / std::max(forward_seconds(), 1e-9)) / step_passes_;
   find_choices();
   build_problem();
   share_seconds();
@@ -425,12 +425,11 @@ void StepModel::share_seconds() {
   // What streams does so behind the optimizer's kernels, or behind a forward or backward.
   const bool is_beside = streamed_.beside_forward || streamed_.beside_backward;
   const UpdateBeside update =
-      is_beside
-          ? update_beside(streamed_, links_, streamed_.beside_forward ? forward_seconds() : backward_seconds(),
-                          passes_.back().size())
-          : UpdateBeside{.left = std::max(0.0, streaming_seconds(streamed_, links_) - optimizer)};
-  problem_.fixed_seconds =
-      optimizer + update.slowed + update.left + step_passes_ * std::max(outside, 0.0);
+      is_beside ? update_beside(streamed_, links_,
+                                streamed_.beside_forward ? forward_seconds() : backward_seconds(),
+                                passes_.back().size())
+                : UpdateBeside{.left = std::max(0.0, streaming_seconds(streamed_, links_) - optimizer)};
+  problem_.fixed_seconds = optimizer + update.slowed + update.left + step_passes_ * std::max(outside, 0.0);
   if (links_.are_there())
     for (const auto& choices : problem_.regions) {
       const Choice& any = choices->front();

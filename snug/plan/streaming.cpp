@@ -13,7 +13,8 @@ constexpr double kOfLink = 0.93;    // what streams with nothing beside it has o
 constexpr double kOfHost = 0.62;    // of its adam_rate, beside copies: 2.8e9 of 4.56e9 parameters/s
 constexpr double kBeside = 0.95;    // of that, beside a pass, whose products an update's kernels wait for
 constexpr double kBesideAll = 0.7;  // the same where copies, the CPU and a pass are all at work
-constexpr double kKernels = 3.75;   // a pass is slowed by copies both ways and kernels in between, not by one copy
+constexpr double kKernels =
+    3.75;  // a pass is slowed by copies both ways and kernels in between, not by one copy
 
 double seconds_of(double in, double out, const Links& links) {
   const double fetching = in / links.to_device_rate, sending = out / links.to_host_rate;

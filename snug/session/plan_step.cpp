@@ -97,8 +97,8 @@ class OnHost {
  public:
   OnHost(const Step& step, const plan::Links& links) : step_(step), links_(links) {}
 
-  // Levers are given up until the rest fits, and come back as far as there is room: what the host steps first,
-  // which is for speed, or last.
+  // Levers are given up until the rest fits, and come back as far as there is room: what the host steps
+  // first, which is for speed, or last.
   std::vector<plan::Setting> fitted(const plan::Setting& wanted) {
     std::vector<plan::LeverKind> order(std::begin(plan::kHostLevers), std::end(plan::kHostLevers));
     std::vector<plan::Setting> settings{fitted(wanted, order)};

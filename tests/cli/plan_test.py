@@ -157,9 +157,14 @@ class Machines(PlanTest):
         self.assertNotIn("--host-budget", without)
         least = re.search(r"the leanest plan needs (\S+ GiB)", without).group(1)
         limited = self.does_not_fit("plan", *arguments, "--host-budget", "1GiB")
-        self.assertRegex(limited, f"a larger --host-budget than 1.00 GiB: with .* GiB the least is {least}")
+        self.assertRegex(limited, f"a --host-budget of .* GiB instead of 1.00 GiB: the least is {least}")
         self.assertRegex(self.does_not_fit("plan", *arguments[:-1], "10GiB", "--host-budget", "1GiB"),
-                         "a larger --host-budget than 1.00 GiB: with .* GiB a plan takes")
+                         "a --host-budget of .* GiB instead of 1.00 GiB: a plan takes")
+
+    def test_what_the_host_of_a_machine_is_too_small_for_fits_a_larger_one(self):
+        arguments = ("--model", "qwen3-8b", "--batch-size", 1, "--hardware", "rtx4090")
+        self.assertRegex(self.does_not_fit("plan", *arguments), "a --host-budget of .* GiB instead of 49.60 GiB: a plan takes")
+        self.assertRegex(self.succeeds("plan", *arguments, "--host-budget", "115GiB"), "Planned: .* tokens/s, micro-batch 1")
 
     def test_what_is_where_adds_up_when_states_wait_on_the_host(self):
         why = self.does_not_fit("plan", "--model", "llama-1.3b", "--batch-size", 4, "--seq-len", 512, "--hardware",

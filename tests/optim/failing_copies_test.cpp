@@ -88,16 +88,15 @@ class FailingCopies : public ::testing::TestWithParam<Case> {
       std::make_shared<host::Store>(link_, host::StoreOptions{.budget_bytes = 64_MiB});
 };
 
-INSTANTIATE_TEST_SUITE_P(All, FailingCopies, ::testing::ValuesIn([] {
-                           std::vector<Case> cases;
-                           using enum FailingLink::Fails;
-                           for (const auto how : {WhenAsked, WhenAwaited})
-                             for (const auto update :
-                                  {UpdateTime::InStep, UpdateTime::BeforeForward, UpdateTime::InBackward})
-                               for (const double stepped_there : {0.0, 0.5})
-                                 cases.push_back({how, update, stepped_there});
-                           return cases;
-                         }()));
+INSTANTIATE_TEST_SUITE_P(
+    All, FailingCopies, ::testing::ValuesIn([] {
+      std::vector<Case> cases;
+      using enum FailingLink::Fails;
+      for (const auto how : {WhenAsked, WhenAwaited})
+        for (const auto update : {UpdateTime::InStep, UpdateTime::BeforeForward, UpdateTime::InBackward})
+          for (const double stepped_there : {0.0, 0.5}) cases.push_back({how, update, stepped_there});
+      return cases;
+    }()));
 
 // Every copy of a step in turn. Those of a forward or backward that nothing was updated in leave the weights
 // as they were: the step that follows has the bits of a run in which nothing failed.

@@ -76,11 +76,11 @@ TEST_F(HostParametersTest, AnUpdateThatHasNothingOnTheHostIsTakenOnTheDevice) {
   for (const auto update : {UpdateTime::InBackward, UpdateTime::BeforeForward}) {
     ThereNet plain(3), net(3);
     Sgd here(plain.parameters(), {.lr = 1e-2});
-    Sgd optimizer(net.parameters(), {.lr = 1e-2,
-                                     .placement = {.on_host = 1,
-                                                   .store = store_,
-                                                   .update = update,
-                                                   .parameters = send_away(net, store_, {0, 1})}});
+    Sgd optimizer(
+        net.parameters(),
+        {.lr = 1e-2,
+         .placement = {
+             .on_host = 1, .store = store_, .update = update, .parameters = send_away(net, store_, {0, 1})}});
     const auto step = [&](ThereNet& some, Optimizer& by, int number) {
       by.last_pass(1e-2);
       some.pass(number);

@@ -123,6 +123,19 @@ TEST(Planner, WhatASettingSavesThatIsNoCandidateIsCountedWithTheNextLever) {
   EXPECT_EQ(names(planner.decide(1).levers), (std::vector<std::string>{"third", "recompute"}));
 }
 
+// It goes with the placement: each has its own.
+TEST(Planner, OnTheWayToThePlanTheHostStepsAsMuchAsEachCandidateHasIt) {
+  constexpr LeverKind kinds[] = {kMicroBatch, kSteppedOnHost, kThird, kHeadChunks};
+  const auto stepped = [](std::int64_t percent, Candidate candidate) {
+    candidate.setting.levers[kSteppedOnHost.name] = percent;
+    return candidate;
+  };
+  const Planner planner(
+      {stepped(0, invented(4, 0, 0)), stepped(45, invented(4, 2, 0)), stepped(50, invented(4, 2, 3))}, {},
+      kinds);
+  EXPECT_EQ(names(planner.decide(1).levers), (std::vector<std::string>{"third", "head_chunks", "recompute"}));
+}
+
 TEST(Planner, ALeverThatItDoesNotKnowIsAnError) {
   EXPECT_EQ(testing::message_of<Error>([] { Planner({invented(4, 0, 0)}); }),
             R"(a lever that there is not: {"gradients_on_host":0,"head_chunks":0,"micro_batch":4,)"

@@ -187,7 +187,8 @@ TEST_F(ParkedStates, TheFirstParkedStepSaysWhatItCosts) {
   const auto optimizer = adamw()(net.parameters);
   Session session(net.parameters, options());
   step(net, *optimizer, session, 0);
-  // 2 x 6 x 102,400 bytes, there and back, at 1e10 bytes/s for both directions together, of which an update has 93 %
+  // 2 x 6 x 102,400 bytes, there and back, at 1e10 bytes/s for both directions together, of which an update
+  // has 93 %
   EXPECT_EQ(said,
             "states of the optimizer wait on the host between steps: 1.2 MiB, 0.000264 s of a step to "
             "the device and back\n");
