@@ -257,6 +257,36 @@ TEST(Planning, OnAGpuTheAllocatorFitsBesideThePageTablesOfWhatIsOffloaded) {
   EXPECT_GT(moving, 0);
 }
 
+// As much of everything is there as there is room for, and never more.
+TEST(Planning, WhatIsTooMuchForTheHostIsPlannedWithAsMuchAsItHolds) {
+  TrainConfig config = twelve_layers();
+  config.model.hidden_size = 1024;
+  config.model.intermediate_size = 2816;
+  config.model.head_dim = 256;
+  config.device = c10::Device(c10::kCUDA, 0);
+  const plan::Hardware hardware = plan::preset("h200");
+  const Step step = make_step(config, {config.batch_size}, &hardware);
+  const auto leanest = [&](std::uint64_t host_budget) {
+    return plan_step(step,
+                     {.budget_bytes = 1, .host_budget_bytes = host_budget, .hardware = hardware})
+        .decision.taken;
+  };
+  const plan::Offer most = leanest(std::uint64_t{1} << 40), none = leanest(0);
+  ASSERT_GT(most.host_bytes, 0u);
+  EXPECT_EQ(none.host_bytes, 0u);
+  std::uint64_t last = most.peak_bytes;
+  for (const std::uint64_t tenths : {9, 7, 5, 3, 1}) {
+    const std::uint64_t budget = most.host_bytes * tenths / 10;
+    const plan::Offer some = leanest(budget);
+    SCOPED_TRACE(fmt::format("{} of {} bytes", budget, most.host_bytes));
+    EXPECT_LE(some.host_bytes, budget);
+    EXPECT_GE(some.host_bytes, budget - most.host_bytes / 20) << "there was room";
+    EXPECT_GT(some.peak_bytes, last);
+    EXPECT_LT(some.peak_bytes, none.peak_bytes);
+    last = some.peak_bytes;
+  }
+}
+
 TEST(Planning, APlanForAnotherStepIsRefusedWithTheReason) {
   const TrainConfig config = twelve_layers();
   const auto planner = planner_of(config, {4});
