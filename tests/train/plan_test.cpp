@@ -267,8 +267,7 @@ TEST(Planning, WhatIsTooMuchForTheHostIsPlannedWithAsMuchAsItHolds) {
   const plan::Hardware hardware = plan::preset("h200");
   const Step step = make_step(config, {config.batch_size}, &hardware);
   const auto leanest = [&](std::uint64_t host_budget) {
-    return plan_step(step,
-                     {.budget_bytes = 1, .host_budget_bytes = host_budget, .hardware = hardware})
+    return plan_step(step, {.budget_bytes = 1, .host_budget_bytes = host_budget, .hardware = hardware})
         .decision.taken;
   };
   const plan::Offer most = leanest(std::uint64_t{1} << 40), none = leanest(0);
