@@ -26,6 +26,10 @@ double percent(double part, double whole) {
   return whole > 0 ? 100 * part / whole : 0;
 }
 
+std::string size_of(std::int64_t difference) {
+  return format_bytes(static_cast<std::uint64_t>(std::abs(difference)));
+}
+
 std::string lever_line(const plan::Lever& lever, const Planner& planner, const Offer& taken) {
   const std::string what =
       lever.name == "recompute" ? "values recomputed in the backward"
@@ -33,7 +37,8 @@ std::string lever_line(const plan::Lever& lever, const Planner& planner, const O
           ? fmt::format("{} wait on the host",
                         format_bytes(taken.host_bytes - planner.candidate(taken).model->streamed().bytes))
           : plan::text(planner.candidate(taken).setting, lever.name);
-  return fmt::format("  {:<14} {:>12}  {:>+9.1f} %   {}\n", lever.name, "-" + format_bytes(lever.saved_bytes),
+  return fmt::format("  {:<14} {:>12}  {:>+9.1f} %   {}\n", lever.name,
+                     (lever.saved_bytes < 0 ? "+" : "-") + size_of(lever.saved_bytes),
                      percent(lever.cost_seconds, planner.plain().step_seconds), what);
 }
 
@@ -135,9 +140,10 @@ std::string in_short(const Decision& decision, const plan::Plan& plan) {
                   plan.predicted.step_seconds / plan.plain.step_seconds);
   if (plan.levers.empty()) return text + "nothing to be done\n";
   for (std::size_t i = 0; i < plan.levers.size(); ++i)
-    text += fmt::format("{}{} saves {} for {:.1f} %", i == 0 ? "" : ", ", plan.levers[i].name,
-                        format_bytes(plan.levers[i].saved_bytes),
-                        percent(plan.levers[i].cost_seconds, plan.plain.step_seconds));
+    text +=
+        fmt::format("{}{} {} {} for {:.1f} %", i == 0 ? "" : ", ", plan.levers[i].name,
+                    plan.levers[i].saved_bytes < 0 ? "takes" : "saves", size_of(plan.levers[i].saved_bytes),
+                    percent(plan.levers[i].cost_seconds, plan.plain.step_seconds));
   return text + "\n";
 }
 

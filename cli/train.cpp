@@ -107,8 +107,13 @@ std::string decide(const Flags& given, const Flags& flags, TrainConfig& config) 
   check(!flags.budget || flags.plan.empty(), "a plan has its own budget: give --budget or --plan");
   check(flags.hardware.empty() || flags.budget, "--hardware has no use without --budget");
   check(!flags.training.max_tokens || flags.budget, "--max-tokens has no use without --budget");
+  check(!flags.training.stepped_on_host || flags.plan.empty(),
+        "--stepped-on-host chooses by hand what --plan decides: give one of them");
   check(!flags.training.stepped_on_host || flags.budget || config.has_states_on_host(),
         "--stepped-on-host has no use without states on the host: give --budget or --states-on-host");
+  check(flags.training.update != optim::UpdateTime::BeforeForward || flags.budget || !flags.plan.empty() ||
+            config.has_states_on_host(),
+        "--update forward has no use without states on the host: give --budget or --states-on-host");
   if (!flags.plan.empty()) take_plan(flags.training, flags.plan, config);
   if (!flags.budget) return "";
   std::string text;

@@ -150,13 +150,11 @@ void add_step_flags(CLI::App& verb, TrainingFlags& flags) {
       "their block runs again, beside the blocks before it; all in the last backward, which frees each "
       "gradient at once (needs --clip 0, no fp16). Default backward or forward with states on the host, "
       "else step");
-  const auto parse_stepped = [](const std::string& text) {
-    return text == "none" ? 0 : train::parse_share_on_host(text, "stepped_on_host");
-  };
   add_choice(
-      verb, "--stepped-on-host", "none|P%|all", flags.stepped_on_host, parse_stepped,
-      "Of the parameters with states on the host, how many the CPU updates, beside the device; default "
-      "none, with --budget as many as it has done while the others stream");
+      verb, "--stepped-on-host", "none|P%|all", flags.stepped_on_host, train::parse_share_on_host,
+      "Of the parameters with states on the host, how many the CPU updates, beside the device; fewer with "
+      "--budget where the host has no room. Default none, with --budget as many as it has done while the "
+      "others stream");
   add_choice(verb, "--master", "split|fp32", flags.master, train::parse_master,
              "fp32 value of 16-bit weights: 2 or 4 bytes more; default split for bf16, fp32 for fp16");
   add_flag(verb, "--allow-quadratic", flags.allow_quadratic,
@@ -180,14 +178,11 @@ void add_data_flags(CLI::App& verb, TrainingFlags& flags) {
   add_choice(
       verb, "--offload", "SIZE|P%|all", flags.offload, train::parse_offload,
       "How much of what --recompute keeps waits on the host between forward and backward; default none");
-  const auto share_of = [](const char* what) {
-    return [what](const std::string& text) { return train::parse_share_on_host(text, what); };
-  };
-  add_choice(verb, "--states-on-host", "P%|all", flags.states_on_host, share_of("states_on_host"),
+  add_choice(verb, "--states-on-host", "none|P%|all", flags.states_on_host, train::parse_share_on_host,
              "How much of the optimizer's states waits on the host between steps; default none");
-  add_choice(verb, "--gradients-on-host", "P%|all", flags.gradients_on_host, share_of("gradients_on_host"),
+  add_choice(verb, "--gradients-on-host", "none|P%|all", flags.gradients_on_host, train::parse_share_on_host,
              "Of how many blocks the gradients wait on the host while the block does not run; default none");
-  add_choice(verb, "--weights-on-host", "P%|all", flags.weights_on_host, share_of("weights_on_host"),
+  add_choice(verb, "--weights-on-host", "none|P%|all", flags.weights_on_host, train::parse_share_on_host,
              "Of how many blocks the weights wait on the host while the block does not run; default none");
   add_host_budget(verb, flags);
 }

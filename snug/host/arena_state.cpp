@@ -156,7 +156,7 @@ void ArenaState::check_budget(std::uint64_t need) const {
   std::uint64_t largest = 0;
   for (const Pool& pool : pools_)
     for (const auto& [offset, piece] : pool.free) largest = std::max(largest, piece.bytes);
-  fail("host memory: ", format_bytes(need), " more is wanted; of the budget of ",
+  fail("host memory: ", format_bytes(need), " (", need, " bytes) more is wanted; of the budget of ",
        format_bytes(options_.budget_bytes), " ", format_bytes(reserved_), " is reserved, of that ",
        format_bytes(used_), " is in use and the largest free piece is ", format_bytes(largest),
        ": raise `host_budget`, or keep more on the device");

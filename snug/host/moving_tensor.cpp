@@ -64,12 +64,13 @@ bool MovingTensor::has_alias() const {
   return is_here_ && !is_fetched_ && contents_.use_count() > kOurs;
 }
 
-void MovingTensor::take_memory() {
+void MovingTensor::take_memory(bool is_filled_later) {
   const c10::DeviceGuard guard(contents_.device());
   c10::StorageImpl* const storage = contents_.unsafeGetStorageImpl();
   storage->set_data_ptr_noswap(c10::GetAllocator(contents_.device_type())->allocate(bytes_));
   storage->set_nbytes(bytes_);
   is_here_ = true;
+  is_fetched_ = is_owed_ = is_filled_later;
   version_ = version();
   const at::Tensor tensor = tensor_.lock();
   if (!tensor.defined()) return;
@@ -80,10 +81,9 @@ void MovingTensor::take_memory() {
 void MovingTensor::fetch(bool is_ready) {
   if (!is_here_) {
     hide_host();
-    take_memory();
+    take_memory(/*is_filled_later=*/link_ != nullptr);
     if (!link_) return;
     mark_ = link_->mark();
-    is_fetched_ = is_owed_ = true;
     if (const at::Tensor tensor = tensor_.lock(); tensor.defined()) set_storage(tensor, away_);
   }
   if (!is_owed_ || !is_ready) return;
@@ -114,12 +114,14 @@ void MovingTensor::wait_for_fetched() {
 
 void MovingTensor::send() {
   if (!is_here_ || is_fetched_) return;
-  version_ = version();
-  if (!link_) return;
   const at::Tensor tensor = tensor_.lock();
-  if (options_.before_send && tensor.defined()) options_.before_send(tensor);
-  written_ = link_->copy_to_host(contents_.data(), host_.mutable_data_ptr(), bytes_, nullptr);
-  is_sent_ = true;
+  if (link_) {
+    if (options_.before_send && tensor.defined()) options_.before_send(tensor);
+    version_ = kNotSent;  // until it is
+    written_ = link_->copy_to_host(contents_.data(), host_.mutable_data_ptr(), bytes_, nullptr);
+    is_sent_ = true;
+  }
+  version_ = version();
 }
 
 void MovingTensor::drop() {
@@ -171,7 +173,7 @@ void MovingTensor::hide_host() {
 
 void MovingTensor::write(const std::function<void()>& fill) {
   drop();
-  take_memory();
+  take_memory(/*is_filled_later=*/false);
   fill();
   send();
   drop();

@@ -56,7 +56,7 @@ class MovingTensor {
 
  private:
   void hide_host();
-  void take_memory();
+  void take_memory(bool is_filled_later);
   void wait_for_fetched();
   void wait_for_sent();
   void release();

@@ -22,7 +22,7 @@ struct StoreOptions {
 class SNUG_API Store {
  public:
   explicit Store(c10::Device device, const StoreOptions& options = {});
-  Store(std::shared_ptr<Link> link, const StoreOptions& options);
+  Store(std::shared_ptr<Link> link, const StoreOptions& options);  // over a link of the caller's own
   // For whoever brings none: one per device, shared by the whole process.
   static std::shared_ptr<Store> shared(c10::Device device);
 

@@ -97,7 +97,8 @@ void HostGradient::leave() {
   if (!is_sent_) return;
   if (version_of(here_) != sent_version_) {
     norm_ = at::_foreach_norm({here_}, 2, at::kFloat)[0];
-    if (!send()) return;  // somebody made it another kind of tensor, which stays
+    is_sent_ = false;
+    if (!send()) return here_.reset();  // somebody cleared it, or made it another kind of tensor, which stays
   }
   const at::Tensor here = std::exchange(here_, {});
   is_sent_ = false;
@@ -129,12 +130,15 @@ at::Tensor HostGradient::norm() const {
 }
 
 void HostGradient::forget() {
-  leave();
-  if (here_.defined() && fetched_) wait_for_fetched();  // no backward used it
-  here_.reset();
+  const at::Tensor here = std::exchange(here_, {});  // until nobody copies to or from it
+  const bool was_sent = std::exchange(is_sent_, false);
   norm_.reset();
   const at::Tensor parameter = parameter_.lock();
-  if (parameter.defined() && parameter.grad().is_same(away_)) parameter.mutable_grad().reset();
+  if (parameter.defined() &&
+      (parameter.grad().is_same(away_) || (was_sent && parameter.grad().is_same(here))))
+    parameter.mutable_grad().reset();
+  if (here.defined() && was_sent && sent_) wait_for_sent();
+  if (here.defined() && !was_sent && fetched_) wait_for_fetched();  // no backward used it
 }
 
 }  // namespace snug::optim

@@ -138,6 +138,7 @@ void HostParameters::write(const at::Tensor& parameter, const std::function<void
 
 void HostParameters::before_update() {
   const std::lock_guard lock(mutex_);
+  throw_failed();
   drop_weights_but(kNowhere);
   for (Region& region : regions_)
     for (const auto& gradient : region.gradients) gradient->leave();
@@ -230,6 +231,7 @@ void HostParameters::before_forward(hooks::RegionId id) {
   const std::size_t place = place_of(id);
   if (place == kNowhere) return;
   const hooks::AsideScope aside;
+  throw_failed();
   use_weights(place);
   fetch_weights(place + 1);
 }
@@ -240,11 +242,16 @@ void HostParameters::after_forward(hooks::RegionId id) {
   const std::size_t place = place_of(id);
   if (place == kNowhere || place + 1 == regions_.size()) return;
   const hooks::AsideScope aside;
-  drop_weights_but(place + 1);
   try {
+    drop_weights_but(place + 1);
     fetch_weights(place + 1);
-  } catch (const std::exception&) {  // nobody may throw here: before_forward() asks again, and says it
+  } catch (...) {  // nobody may throw here
+    failed_ = std::current_exception();
   }
+}
+
+void HostParameters::throw_failed() {
+  if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
 }
 
 void HostParameters::before_backward(hooks::RegionId id) {
@@ -253,6 +260,7 @@ void HostParameters::before_backward(hooks::RegionId id) {
   if (place == kNowhere) return;
   const hooks::AsideScope aside;
   const at::NoGradGuard no_grad;
+  throw_failed();
   use_weights(place);
   for (const auto& gradient : regions_[place].gradients) gradient->use();
   if (place == 0) return;

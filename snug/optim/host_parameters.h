@@ -22,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -108,6 +109,7 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   };
   static constexpr std::size_t kNowhere = ~std::size_t{0};
 
+  void throw_failed();
   void before_forward(hooks::RegionId id) override;
   void after_forward(hooks::RegionId id) override;
   void before_backward(hooks::RegionId id) override;
@@ -129,6 +131,7 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   std::unordered_map<const c10::TensorImpl*, host::MovingTensor*> weights_;
   std::unordered_map<const c10::TensorImpl*, HostGradient*> gradients_;
   std::uint64_t bytes_ = 0;
+  std::exception_ptr failed_;                   // where nobody may throw: for the next place that may
   std::unordered_map<const void*, Told> told_;  // by owner
   hooks::RegionListenerGuard guard_{*this};
 };

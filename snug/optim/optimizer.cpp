@@ -157,16 +157,20 @@ void Optimizer::make_states(std::size_t i, HostStates* home) {
 
 at::Tensor Optimizer::weight(std::size_t i) const {
   check(i < parameters_.size(), "no parameter ", i, " among ", parameters_.size());
+  check_whole();
   if (deferred_) deferred_->finish();
   wait_for_backward();
   return there_ ? there_->weight(parameters_[i]) : parameters_[i];
 }
 
 void Optimizer::finish_updates() const {
+  check_whole();
   if (deferred_) deferred_->finish();
   wait_for_backward();
-  if (stepped_there_) stepped_there_->finish();
-  if (host_) host_->finish();
+  attempt([this] {
+    if (stepped_there_) stepped_there_->finish();
+    if (host_) host_->finish();
+  });
 }
 
 at::Tensor Optimizer::exact(std::size_t i) const {

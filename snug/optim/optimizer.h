@@ -88,7 +88,8 @@ class SNUG_API Optimizer {
   // later, without their gradients from now on, if `placement.update` says so. Takes no memory, except for a
   // gradient that is not contiguous or of another type: one such copy at a time. States on the host come and
   // go in slices (see host_states.h). `control` clips and unscales on the way, or calls the step off; see
-  // clip.h.
+  // clip.h. After an update that failed, whenever it was done, this and whatever reads weights or states
+  // throws.
   void step(double lr, const ops::UpdateControl& control = {});
   // The next backward is the last one before step(). With UpdateTime::InBackward it updates parameters and
   // frees their gradients, region by region, at this rate: step() does what is left, and takes no control.
@@ -180,7 +181,10 @@ class SNUG_API Optimizer {
   void defer(const std::vector<Pending>& which, double lr, const ops::UpdateControl& control);
   void begin_update(const std::vector<Pending>& which, const ops::UpdateControl& control);
   void finish_updates() const;  // and copies
-  struct Streamed;              // how an update streams
+  // Part of an update: if it throws, weights and states no longer belong together.
+  void attempt(const std::function<void()>& part) const;
+  void check_whole() const;
+  struct Streamed;  // how an update streams
 
   std::vector<at::Tensor> parameters_;
   const Master master_;
@@ -194,6 +198,7 @@ class SNUG_API Optimizer {
   std::unique_ptr<InBackward> in_backward_;      // null: nothing is
   std::unique_ptr<UpdatedInBackward> updated_;   // null: nothing is
   std::function<void(std::size_t)> before_write_;
+  mutable bool is_half_updated_ = false;
   double lr_;
 };
 

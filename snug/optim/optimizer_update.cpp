@@ -103,8 +103,25 @@ Optimizer::Pending Optimizer::pending(std::size_t i) const {
   return {i, gradient};
 }
 
+void Optimizer::check_whole() const {
+  check(!is_half_updated_,
+        "an update failed before it was through: weights and states no longer belong together; go on from a "
+        "saved state");
+}
+
+void Optimizer::attempt(const std::function<void()>& part) const {
+  check_whole();
+  try {
+    part();
+  } catch (...) {
+    is_half_updated_ = true;
+    throw;
+  }
+}
+
 void Optimizer::step(double lr, const ops::UpdateControl& control) {
   check_not_negative(lr, "lr");
+  check_whole();
   at::NoGradGuard no_grad;
   if (deferred_) deferred_->check_unused();
   check_used_once();
@@ -121,15 +138,17 @@ void Optimizer::step(double lr, const ops::UpdateControl& control) {
     if (!update.gradient.defined()) continue;
     if (!update.gradient_is_there && !is_usable(update.gradient, parameters_[i])) {
       update.gradient = update.gradient.to(at::kFloat).contiguous();
-      update_all({update}, lr, control);
+      attempt([&] { update_all({update}, lr, control); });
       continue;
     }
     const bool is_elsewhere = is_stepped_there(update) || is_streamed(update);
     const bool waits = deferred_ && is_elsewhere && hooks::region_of_parameter(parameters_[i]) != 0;
     (waits ? later : now).push_back(std::move(update));
   }
-  if (!now.empty()) update_all(now, lr, control);
-  if (!later.empty()) defer(later, lr, control);
+  attempt([&] {
+    if (!now.empty()) update_all(now, lr, control);
+    if (!later.empty()) defer(later, lr, control);
+  });
 }
 
 void Optimizer::count_step(const std::vector<std::size_t>&, const ops::UpdateControl&) {}
@@ -241,29 +260,32 @@ void Optimizer::defer(const std::vector<Pending>& which, double lr, const ops::U
         Streamed::update(*this, pending_of((*updates)[streamed[slice.group]]), slice, lr, control);
       });
   const auto tickets = std::make_shared<std::vector<Ticket>>(updates->size());
-  const auto ask = [this, updates, stepped, pending_of, lr, tickets,
-                    next = std::size_t{0}](std::size_t end) mutable {
+  auto ask = [this, updates, stepped, pending_of, lr, tickets,
+              next = std::size_t{0}](std::size_t end) mutable {
     for (; next < stepped.size() && stepped[next] < end; ++next)
       (*tickets)[stepped[next]] = ask_host(pending_of((*updates)[stepped[next]]), lr).ticket;
   };
   deferred_->begin(updates, regions_of(parameters_),
-                   {.ask_host = ask,
+                   {.ask_host = [this, ask](std::size_t end) mutable { attempt([&] { ask(end); }); },
                     .go_to =
-                        [walk, streamed](std::size_t end) {
+                        [this, walk, streamed](std::size_t end) {
                           const auto found = std::ranges::lower_bound(streamed, end);
-                          walk->go_to(static_cast<std::size_t>(found - streamed.begin()));
+                          attempt([&] { walk->go_to(static_cast<std::size_t>(found - streamed.begin())); });
                         },
-                    .wait = [tickets](std::size_t i) { wait_for((*tickets)[i]); },
+                    .wait = [this, tickets](std::size_t i) { attempt([&] { wait_for((*tickets)[i]); }); },
                     .is_done = [tickets](std::size_t i) { return is_done((*tickets)[i]); }});
 }
 
 void Optimizer::last_pass(double lr) {
   check_not_negative(lr, "lr");
+  check_whole();
   if (!in_backward_) return;
   end_backward();
   if (host_) host_->begin_walks();
   in_backward_->begin(
-      [this, lr](const std::vector<std::size_t>& numbers) { update_in_backward(numbers, lr); },
+      [this, lr](const std::vector<std::size_t>& numbers) {
+        attempt([&] { update_in_backward(numbers, lr); });
+      },
       [this] { stream_updated(); });
 }
 
@@ -341,7 +363,7 @@ void Optimizer::stream_beside(const std::vector<Pending>& which, double lr, c10:
 
 void Optimizer::stream_updated() const {
   if (!updated_) return;
-  if (const auto stream = std::exchange(updated_->stream, nullptr)) stream();
+  if (const auto stream = std::exchange(updated_->stream, nullptr)) attempt(stream);
 }
 
 // One region later, when most of it is over.
@@ -357,7 +379,9 @@ void Optimizer::wait_for_backward() const {
   if (!updated_) return;
   stream_updated();
   if (updated_->done) updated_->done->block(current_stream(parameters_[0].device()));
-  for (const Ticket& ticket : updated_->tickets) wait_for(ticket);
+  attempt([&] {
+    for (const Ticket& ticket : updated_->tickets) wait_for(ticket);
+  });
 }
 
 void Optimizer::check_used_once() const {
@@ -374,7 +398,9 @@ bool Optimizer::end_backward() {
   stream_updated();
   release_updated();
   const auto updated = std::exchange(updated_, nullptr);
-  for (const Ticket& ticket : updated->tickets) wait_for(ticket);
+  attempt([&] {
+    for (const Ticket& ticket : updated->tickets) wait_for(ticket);
+  });
   return true;
 }
 
@@ -385,7 +411,7 @@ void Optimizer::finish() {
 
 // The worker first, which uses what goes with the optimizer.
 void Optimizer::end() noexcept {
-  const auto attempt = [](const auto& part) {
+  const auto try_to = [](const auto& part) {
     try {
       part();
     } catch (const std::exception& error) {
@@ -395,10 +421,10 @@ void Optimizer::end() noexcept {
   const auto finish_there = [this] {
     if (stepped_there_) stepped_there_->finish();
   };
-  attempt(finish_there);
-  attempt([this] { end_backward(); });
-  attempt([this] { finish(); });
-  attempt(finish_there);  // what these asked of it
+  try_to(finish_there);
+  try_to([this] { end_backward(); });
+  try_to([this] { finish(); });
+  try_to(finish_there);  // what these asked of it
 }
 
 void Optimizer::zero_grad() {

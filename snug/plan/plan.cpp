@@ -117,8 +117,10 @@ Amount amount_from_json(Json object, const std::string& where, bool is_chosen) {
 Lever lever_from_json(Json object, const std::string& where) {
   const JsonReader reader(std::move(object), where);
   Lever lever{.name = reader.required<std::string>("name"),
-              .saved_bytes = bytes(reader, "saved_bytes", where),
-              .cost_seconds = seconds(reader, "cost_seconds", where)};
+              .saved_bytes = reader.required<std::int64_t>("saved_bytes"),
+              .cost_seconds = reader.required<double>("cost_seconds")};
+  check(std::isfinite(lever.cost_seconds), where, ": \"cost_seconds\" must be finite, got ",
+        lever.cost_seconds);
   reader.refuse_unread();
   return lever;
 }

@@ -50,9 +50,9 @@ struct Amount {
 };
 
 struct Lever {
-  std::string name;  // of a LeverKind, or recompute, offload
-  std::uint64_t saved_bytes = 0;
-  double cost_seconds = 0;
+  std::string name;              // of a LeverKind, or recompute, offload
+  std::int64_t saved_bytes = 0;  // below 0: it takes more, and is there for what comes with it
+  double cost_seconds = 0;       // below 0: it is faster
 
   bool operator==(const Lever&) const = default;
 };

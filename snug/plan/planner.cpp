@@ -230,24 +230,28 @@ std::vector<Lever> Planner::levers(const Offer& taken) const {
   std::vector<Lever> levers;
   Amount before = plain_;
   const auto pull = [&](const std::string& name, const Amount& after) {
-    if (after.peak_bytes < before.peak_bytes)
-      levers.push_back({name, before.peak_bytes - after.peak_bytes,
-                        std::max(0.0, after.step_seconds - before.step_seconds)});
+    const auto saved = static_cast<std::int64_t>(before.peak_bytes - after.peak_bytes);
+    const double cost = after.step_seconds - before.step_seconds;
+    if (saved != 0 || cost != 0) levers.push_back({name, saved, cost});
     before = after;
   };
   const auto& [setting, model] = candidates_[taken.candidate];
   Setting reached = candidates_.front().setting;
-  const auto is_reached = [&](const Candidate& other) {
-    return std::ranges::all_of(kinds_, [&](const LeverKind& kind) {
-      return kSteppedOnHost.name == std::string_view(kind.name) || other.setting[kind] == reached[kind];
-    });
+  // How far what the host steps is from the taken one's; none: another setting.
+  const auto distance = [&](const Candidate& other) -> std::optional<std::int64_t> {
+    for (const LeverKind& kind : kinds_)
+      if (kSteppedOnHost.name != std::string_view(kind.name) && other.setting[kind] != reached[kind])
+        return std::nullopt;
+    return std::abs(other.setting[kSteppedOnHost] - setting[kSteppedOnHost]);
   };
   for (const LeverKind& kind : kinds_) {
     if (reached[kind] == setting[kind]) continue;
     reached.levers[kind.name] = setting[kind];
-    const auto there = std::ranges::find_if(candidates_, is_reached);
-    if (there != candidates_.end())
-      pull(kind.name, all_kept(static_cast<std::size_t>(there - candidates_.begin())));
+    std::optional<std::size_t> there;
+    for (std::size_t i = 0; i < candidates_.size(); ++i)
+      if (const auto far = distance(candidates_[i]); far && (!there || far < distance(candidates_[*there])))
+        there = i;
+    if (there) pull(kind.name, all_kept(*there));
   }
   const std::vector<std::uint32_t> on_device = model->without_offload(taken.chosen);
   pull("recompute", {overhead_.on_top_of(model->peak_bytes(on_device), model->streamed().bytes),

@@ -65,13 +65,14 @@ OffloadLimit parse_offload(std::string_view text) {
   return {.share = percent / 100};
 }
 
-std::int64_t parse_share_on_host(std::string_view text, std::string_view what) {
+std::int64_t parse_share_on_host(std::string_view text) {
+  if (text == "none") return 0;
   if (text == "all") return 100;
   std::int64_t percent = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), percent);
   check(error == std::errc() && std::string_view(end, text.data() + text.size()) == "%" && percent >= 1 &&
             percent <= 100,
-        "`", what, "` must be a whole share from 1% to 100%, or all, got \"", text, "\"");
+        "expected a whole share from 1% to 100%, all or none, got \"", text, "\"");
   return percent;
 }
 

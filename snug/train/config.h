@@ -36,7 +36,7 @@ SNUG_API OffloadLimit parse_offload(std::string_view text);  // "2GiB", "30%", "
 SNUG_API std::string to_string(const OffloadLimit& offload);
 
 // Per cent: "50%", "all". `what` names it in errors.
-SNUG_API std::int64_t parse_share_on_host(std::string_view text, std::string_view what);
+SNUG_API std::int64_t parse_share_on_host(std::string_view text);
 
 SNUG_API optim::UpdateTime parse_update(std::string_view text);
 SNUG_API std::string_view name(optim::UpdateTime update);

@@ -94,11 +94,18 @@ std::vector<SharesOnHost> shares_on_host(const TrainConfig& config) {
 }
 
 // Per cent, in fives: what the host has stepped when the rest is through.
-std::int64_t balanced_steps(const SharesOnHost& shares, const plan::Hardware& hardware) {
-  constexpr double kStates = 20, kGradient = 2, kWeight = 6;  // bytes that stream, in and out
-  if (!hardware.is_gpu) return 0;                             // it is the host
-  const double bytes = kStates + kGradient * static_cast<double>(shares.gradients) / 100 +
-                       kWeight * static_cast<double>(shares.weights) / 100;
+std::int64_t balanced_steps(const TrainConfig& config, const SharesOnHost& shares,
+                            const plan::Hardware& hardware) {
+  if (!hardware.is_gpu) return 0;  // it is the host
+  const auto element = static_cast<double>(c10::elementSize(dtype(config.precision)));
+  double states = 0;  // bytes of each parameter
+  if (config.optimizer.kind == OptimizerKind::AdamW) states = 2 * sizeof(float);
+  if (config.optimizer.kind == OptimizerKind::Sgd && config.optimizer.momentum > 0) states = sizeof(float);
+  if (master(config))
+    states += *master(config) == optim::Master::Split ? sizeof(std::int16_t) : sizeof(float);
+  // In and out; a gradient only in, a weight once more for the forward.
+  const double bytes = 2 * states + element * static_cast<double>(shares.gradients) / 100 +
+                       3 * element * static_cast<double>(shares.weights) / 100;
   return 5 * std::llround(20 * plan::balanced_share(bytes, plan::links_of(hardware)));
 }
 
@@ -109,6 +116,7 @@ std::vector<plan::Setting> finer_shares(const plan::Setting& setting) {
     std::vector<plan::Setting> settings;
     if (setting[kind] % kOfThose != 0) return settings;
     for (const std::int64_t by : less) {
+      if (by >= setting[kind]) break;  // it was cut to what the host holds
       settings.push_back(setting);
       settings.back().levers[kind.name] = setting[kind] - by;
     }
@@ -158,9 +166,10 @@ Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro
         shape.states_on_host = shares.states;
         shape.gradients_on_host = shares.gradients;
         shape.weights_on_host = shares.weights;
-        if (stepping) shape.stepped_on_host = balanced_steps(shares, *stepping);
+        if (stepping) shape.stepped_on_host = balanced_steps(shape, shares, *stepping);
         step.settings.push_back(setting_of(shape));
       }
+      if (!stepping) continue;
       // What the host steps takes room there that values could have.
       step.settings.push_back(step.settings.back());
       step.settings.back().levers[plan::kSteppedOnHost.name] = 0;
@@ -197,6 +206,13 @@ void take(plan::Plan plan, TrainConfig& config) {
 void check_plan(const plan::Plan& plan, const TrainConfig& given) {
   TrainConfig config = given;
   config.update = update_of(plan);
+  const auto said = plan.step.find("update");
+  std::string planned(name(kUsualUpdate));
+  if (said != plan.step.end() && said->is_string()) planned = said->get<std::string>();
+  check(planned == update_text(config), "the plan is for another step: update \"", planned, "\", here \"",
+        update_text(config),
+        "\"; gradients that are clipped or scaled are used when all of them are there: see `clip` and "
+        "`precision`");
   const Step step = make_step(config);
   check_identity(plan, step);
   const std::int64_t micro = plan.setting[plan::kMicroBatch], passes = plan.setting.accumulation;

@@ -175,8 +175,9 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
 }
 
 void run_meta_step(TrainingSetup& setup, const TrainConfig& config, const Account& account) {
-  constexpr std::int64_t kPasses = 2;  // the first makes gradients, the second adds to them
-  const std::int64_t rows = std::min(kPasses, config.accumulation()) * config.micro_batch;
+  // The first makes gradients, the second adds to them, and the last may update with them.
+  const std::int64_t kinds = update_time(config) == optim::UpdateTime::InBackward ? 3 : 2;
+  const std::int64_t rows = std::min(kinds, config.accumulation()) * config.micro_batch;
   const auto tokens = [&](std::int64_t count) {
     return at::empty({count, config.seq_len}, at::TensorOptions(at::kLong).device(c10::kMeta));
   };

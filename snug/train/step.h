@@ -69,7 +69,7 @@ struct StepInputs {
 SNUG_API StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainConfig& config,
                              const Account& account);
 
-// Of many micro-batches two, which need as much as all of them.
+// Of many micro-batches two or three, which need as much as all of them.
 SNUG_API void run_meta_step(TrainingSetup& setup, const TrainConfig& config, const Account& account);
 
 SNUG_API std::int64_t count_targets(const at::Tensor& targets);

@@ -235,11 +235,13 @@ SessionOptions session_options(const TrainConfig& config, const TrainOptions& op
 std::unique_ptr<Session> open_session(const TrainConfig& config, const TrainOptions& options,
                                       const Prediction& predicted) {
   check(predicted.streamed_bytes > 0 || config.states_on_host == 0 || config.plan, "`states_on_host` ",
-        config.states_on_host, "% moves nothing: the optimizer has no states, or all are small");
+        config.states_on_host,
+        "% moves nothing: it is less than the smallest of those that are not small, or the optimizer has no "
+        "states");
   for (const auto& [what, share] : {std::pair("gradients_on_host", config.gradients_on_host),
                                     std::pair("weights_on_host", config.weights_on_host)})
     check(predicted.streamed_bytes > 0 || share == 0 || config.plan, "`", what, "` ", share,
-          "% moves nothing: all of them are small");
+          "% moves nothing: it is less than one block, or all of them are small");
   check(predicted.host_bytes > predicted.streamed_bytes || !config.offload, "`offload` ",
         config.offload ? to_string(*config.offload) : "",
         " moves nothing: it is less than the smallest value, or `recompute` leaves nothing");

@@ -252,7 +252,9 @@ TEST(Arena, ASlotMayBeDroppedAfterItsArena) {
 TEST(Arena, SaysWhatTheBudgetLacks) {
   Arena arena({.budget_bytes = 10_MiB});
   std::string text = error_of([&] { arena.reserve(12_MiB); });
-  EXPECT_TRUE(has(text, "12.0 MiB more is wanted; of the budget of 10.0 MiB 0 bytes is reserved")) << text;
+  EXPECT_TRUE(
+      has(text, "12.0 MiB (12582912 bytes) more is wanted; of the budget of 10.0 MiB 0 bytes is reserved"))
+      << text;
   EXPECT_TRUE(has(text, "`host_budget`")) << text;
   EXPECT_EQ(arena.reserved_bytes(), 0u);
 
@@ -262,7 +264,8 @@ TEST(Arena, SaysWhatTheBudgetLacks) {
   text = error_of([&] { arena.take(6_MiB); });
   EXPECT_TRUE(
       has(text,
-          "6.0 MiB more is wanted; of the budget of 10.0 MiB 10.0 MiB is reserved, of that 1.0 MiB is in "
+          "6.0 MiB (6291456 bytes) more is wanted; of the budget of 10.0 MiB 10.0 MiB is reserved, of that "
+          "1.0 MiB is in "
           "use and the largest free piece is 5.0 MiB"))
       << text;
   EXPECT_EQ(arena.growths(), 3);

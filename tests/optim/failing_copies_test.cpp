@@ -1,4 +1,5 @@
-// Copies that fail: the step ends with that error, and what comes after it is as if it had not been tried.
+// Copies that fail: the step ends with that error. What comes after it is as if it had not been tried, or, if
+// an update had begun, is refused.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -78,9 +79,10 @@ struct Case {
   FailingLink::Fails how;
   UpdateTime update;
   double stepped_there;
+  HostShares shares = {1, 1};
 };
 
-class FailingCopies : public ::testing::TestWithParam<Case> {
+class FailingCopies : public ::testing::Test {
  protected:
   static constexpr int kLayers = 3;
   const std::shared_ptr<FailingLink> link_ = std::make_shared<FailingLink>();
@@ -88,20 +90,34 @@ class FailingCopies : public ::testing::TestWithParam<Case> {
       std::make_shared<host::Store>(link_, host::StoreOptions{.budget_bytes = 64_MiB});
 };
 
+class EveryCopy : public FailingCopies, public ::testing::WithParamInterface<Case> {};
+
 INSTANTIATE_TEST_SUITE_P(
-    All, FailingCopies, ::testing::ValuesIn([] {
+    All, EveryCopy, ::testing::ValuesIn([] {
       std::vector<Case> cases;
       using enum FailingLink::Fails;
       for (const auto how : {WhenAsked, WhenAwaited})
         for (const auto update : {UpdateTime::InStep, UpdateTime::BeforeForward, UpdateTime::InBackward})
-          for (const double stepped_there : {0.0, 0.5}) cases.push_back({how, update, stepped_there});
+          for (const double stepped_there : {0.0, 0.5, 1.0})
+            for (const HostShares shares : {HostShares{1, 1}, HostShares{}})
+              cases.push_back({how, update, stepped_there, shares});
       return cases;
     }()));
 
+bool is_whole(const Optimizer& optimizer) {
+  try {
+    optimizer.state();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 // Every copy of a step in turn. Those of a forward or backward that nothing was updated in leave the weights
-// as they were: the step that follows has the bits of a run in which nothing failed.
-TEST_P(FailingCopies, EndTheStepWithTheirError) {
-  const auto [how, update, stepped_there] = GetParam();
+// as they were: the step that follows has the bits of a run in which nothing failed. After those of an update
+// nobody gets at weights or states any more.
+TEST_P(EveryCopy, EndsTheStepWithItsError) {
+  const auto [how, update, stepped_there, shares] = GetParam();
   ThereNet plain(kLayers);
   AdamW here(plain.parameters(), {.lr = 1e-2});
   plain.pass(0);
@@ -113,7 +129,7 @@ TEST_P(FailingCopies, EndTheStepWithTheirError) {
   for (int count = 0; !all_were_tried; ++count) {
     SCOPED_TRACE(count);
     ThereNet net(kLayers);
-    const auto optimizer = optimizer_of(net, store_, send_away(net, store_), update, stepped_there);
+    const auto optimizer = optimizer_of(net, store_, send_away(net, store_, shares), update, stepped_there);
     // The first step's update, if it waits, is done before anything fails.
     net.pass(0);
     clipped_step(*optimizer);
@@ -135,14 +151,50 @@ TEST_P(FailingCopies, EndTheStepWithTheirError) {
     all_were_tried = !link_->has_failed();
     link_->fail_no_more();
     EXPECT_TRUE(all_were_tried || said.find(kLost) != std::string::npos) << '"' << said << '"';
-    if (all_were_tried || !in_pass || update == UpdateTime::InBackward) continue;
-    ++failed_in_a_pass;
+    if (all_were_tried || update == UpdateTime::InBackward) continue;
+    failed_in_a_pass += in_pass;
+    if (!in_pass && !is_whole(*optimizer)) {
+      EXPECT_THROW(optimizer->step(1e-2), Error);
+      EXPECT_THROW(optimizer->weight(0), Error);
+      continue;
+    }
     optimizer->zero_grad();
     net.pass(1);
     clipped_step(*optimizer);
     expect_same_weights(*optimizer, plain);
   }
-  EXPECT_TRUE(update == UpdateTime::InBackward || failed_in_a_pass > kLayers);
+  EXPECT_TRUE(update == UpdateTime::InBackward || shares.weights == 0 || failed_in_a_pass > kLayers);
+}
+
+// What a weight holds is nowhere else until its copy is there.
+TEST_F(FailingCopies, OfAWeightThatIsWrittenLeaveItWhereItIs) {
+  ThereNet net(2);
+  const auto there = send_away(net, store_);
+  at::Tensor weight = net.layers[0]->weight;
+  link_->fail_after(0, FailingLink::Fails::WhenAsked);
+  EXPECT_ANY_THROW(there->write(weight, [&] {
+    const at::NoGradGuard no_grad;
+    weight.fill_(7);
+  }));
+  link_->fail_no_more();
+  EXPECT_EQ(there->weight(weight).min().item<float>(), 7);
+}
+
+// The end of a forward is a destructor's: what fails there comes out at the next place that may throw.
+TEST_F(FailingCopies, AtTheEndOfAForwardComeOutAfterIt) {
+  ThereNet net(2);
+  const auto there = send_away(net, store_);
+  const auto run = [&] {
+    const hooks::RegionScope scope(ThereNet::region(0));
+    const at::NoGradGuard no_grad;
+    net.layers[0]->weight.clamp_(-0.01, 0.01);
+    link_->fail_after(0, FailingLink::Fails::WhenAsked);
+  };
+  run();
+  EXPECT_TRUE(link_->has_failed());
+  link_->fail_no_more();
+  EXPECT_THROW(there->before_update(), std::runtime_error);
+  EXPECT_LE(there->weight(net.layers[0]->weight).max().item<float>(), 0.011F);
 }
 
 }  // namespace

@@ -349,6 +349,22 @@ TEST_F(HostParametersTest, TheNormIsThatOfGradientsAsSomebodyLeftThem) {
   EXPECT_NEAR(optimizer->gradient_norm().item<double>(), before / 4, 1e-4 * before);
 }
 
+TEST_F(HostParametersTest, AGradientThatSomebodyClearedStaysCleared) {
+  ThereNet plain(3), net(3);
+  const auto there = send_away(net, store_);
+  const auto optimizer = optimizer_of(net, store_, there);
+  net.pass(0);
+  net.layers[0]->weight.mutable_grad().mul_(100);  // sent, and still here
+  for (at::Tensor& parameter : net.parameters()) parameter.mutable_grad().reset();
+  optimizer->zero_grad();
+  net.pass(1);
+  plain.pass(1);
+  AdamW here(plain.parameters(), {.lr = 1e-2});
+  clipped_step(here);
+  clipped_step(*optimizer);
+  expect_same_weights(*optimizer, plain);
+}
+
 TEST_F(HostParametersTest, BadInputIsNamed) {
   ThereNet net(2);
   EXPECT_NE(message_of<Error>([&] {

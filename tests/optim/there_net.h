@@ -64,8 +64,11 @@ inline std::unique_ptr<optim::AdamW> optimizer_of(ThereNet& net, const std::shar
                                                   std::shared_ptr<optim::HostParameters> there,
                                                   optim::UpdateTime update = optim::UpdateTime::InStep,
                                                   double stepped_there = 0) {
-  const optim::Placement placement{
-      .store = store, .update = update, .parameters = std::move(there), .stepped_there = stepped_there};
+  const optim::Placement placement{.on_host = 1,
+                                   .store = store,
+                                   .update = update,
+                                   .parameters = std::move(there),
+                                   .stepped_there = stepped_there};
   return std::make_unique<optim::AdamW>(net.parameters(),
                                         optim::AdamWOptions{.lr = 1e-2, .placement = placement});
 }

@@ -74,7 +74,7 @@ TEST(PlanJson, WhatIsWrongIsSaidWithItsPlace) {
   refuses([](Json& plan) { plan["step"] = 3; }, "step");
   refuses([](Json& plan) { plan["unknown"] = 1; }, "unknown");
   refuses([](Json& plan) { plan["predicted"]["peak_bytes"] = "much"; }, "peak_bytes");
-  refuses([](Json& plan) { plan["levers"][0]["saved_bytes"] = -5; }, "saved_bytes");
+  refuses([](Json& plan) { plan["levers"][0]["saved_bytes"] = 0.5; }, "saved_bytes");
   refuses([](Json& plan) { plan["fates"][0]["structure"] = "xyz"; }, "structure");
   refuses([](Json& plan) { plan["fates"][0]["recompute"].push_back("first aten::mul"); }, "first aten::mul");
   refuses([](Json& plan) { plan["fates"].push_back(plan["fates"][0]); }, "planned twice");

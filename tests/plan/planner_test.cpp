@@ -100,7 +100,7 @@ TEST(Planner, ALeverIsPlannedPulledInItsTurnAndWrittenDownByItsNameAlone) {
   EXPECT_EQ(names(decision.levers),
             (std::vector<std::string>{"micro_batch", "third", "head_chunks", "recompute"}));
   std::uint64_t saved = 0;
-  for (const Lever& lever : decision.levers) saved += lever.saved_bytes;
+  for (const Lever& lever : decision.levers) saved += static_cast<std::uint64_t>(lever.saved_bytes);
   EXPECT_EQ(saved, decision.plain.peak_bytes - decision.taken.peak_bytes);
   const auto kept = [&](std::size_t candidate) {
     const StepModel& model = *planner.candidates()[candidate].model;
@@ -121,6 +121,24 @@ TEST(Planner, ALeverIsPlannedPulledInItsTurnAndWrittenDownByItsNameAlone) {
 TEST(Planner, WhatASettingSavesThatIsNoCandidateIsCountedWithTheNextLever) {
   const Planner planner({invented(4, 0, 0), invented(2, 3, 0)}, {}, kInvented);
   EXPECT_EQ(names(planner.decide(1).levers), (std::vector<std::string>{"third", "recompute"}));
+}
+
+// Of two that differ only in it, the one on the way is that of the plan: else recomputation would cost what
+// it saves.
+TEST(Planner, WhatTheHostStepsIsNoCostOfAnotherLever) {
+  constexpr LeverKind kinds[] = {kMicroBatch, kSteppedOnHost, kThird, kHeadChunks};
+  const auto stepped = [](std::int64_t percent, Candidate candidate) {
+    candidate.setting.levers[kSteppedOnHost.name] = percent;
+    candidate.setting.levers[kHeadChunks.name] = 0;  // only faster or slower
+    return candidate;
+  };
+  const Candidate slow = stepped(0, invented(4, 2, 7)), fast = stepped(50, invented(4, 2, 3));
+  const auto saved_by_third = [&](const Candidate& first, const Candidate& second) {
+    const Planner planner({stepped(0, invented(4, 0, 0)), first, second}, {}, kinds);
+    const auto levers = planner.decide(1).levers;
+    return levers.at(0).saved_bytes;
+  };
+  EXPECT_EQ(saved_by_third(slow, fast), saved_by_third(fast, slow));
 }
 
 // It goes with the placement: each has its own.

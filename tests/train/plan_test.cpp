@@ -257,6 +257,20 @@ TEST(Planning, OnAGpuTheAllocatorFitsBesideThePageTablesOfWhatIsOffloaded) {
   EXPECT_GT(moving, 0);
 }
 
+// A share may have been cut to what the host holds: to any.
+TEST(Planning, BetweenSharesAreOnlyShares) {
+  const Step step = make_step(twelve_layers());
+  for (const plan::LeverKind& kind : {plan::kStatesOnHost, plan::kGradientsOnHost, plan::kWeightsOnHost})
+    for (std::int64_t share = 1; share <= 100; ++share) {
+      plan::Setting setting = step.settings.front();
+      setting.levers[kind.name] = share;
+      for (const plan::Setting& finer : step.finer(setting)) {
+        EXPECT_GT(finer[kind], 0) << kind.name << " " << share;
+        EXPECT_LT(finer[kind], share) << kind.name;
+      }
+    }
+}
+
 // As much of everything is there as there is room for, and never more.
 TEST(Planning, WhatIsTooMuchForTheHostIsPlannedWithAsMuchAsItHolds) {
   TrainConfig config = twelve_layers();

@@ -97,6 +97,23 @@ TEST_F(StatesOnHost, WithGradientsAndWeightsChangeMemoryAndNothingElse) {
       }
 }
 
+// Of many passes the first makes gradients, the next add to them, and the last updates with them.
+TEST_F(StatesOnHost, ManyPassesNeedWhatWasPredicted) {
+  TrainConfig config = small();
+  config.model.num_layers = 4;
+  config.batch_size = 4;
+  config.optimizer.clip = 0;
+  config.steps = 2;
+  const std::vector<double> plain = losses_of(config);
+  for (const auto update : times(config))
+    for (const auto& [gradients, weights] : {std::pair(33, 0), {100, 0}, {0, 75}, {100, 100}}) {
+      config.gradients_on_host = gradients;
+      config.weights_on_host = weights;
+      config.update = update;
+      EXPECT_EQ(losses_of(config), plain) << gradients << " " << weights << " " << name(update);
+    }
+}
+
 TEST_F(StatesOnHost, ARunGoesOnUnderAnotherPlacementAsIfNothingHadHappened) {
   const testing::TemporaryFolder folder;
   TrainConfig config = small();
@@ -161,13 +178,12 @@ TEST_F(StatesOnHost, AShareThatMovesNothingIsAnError) {
   EXPECT_NE(testing::message_of<Error>([&] { train(config); }).find("`states_on_host` 100% moves nothing"),
             std::string::npos);
   for (const char* text : {"", "0%", "101%", "half", "50", "-5%", "5 %", "1e1%"})
-    EXPECT_NE(testing::message_of<Error>([&] {
-                parse_share_on_host(text, "states_on_host");
-              }).find("`states_on_host` must be"),
+    EXPECT_NE(testing::message_of<Error>([&] { parse_share_on_host(text); }).find("from 1% to 100%"),
               std::string::npos)
         << text;
-  EXPECT_EQ(parse_share_on_host("all", "states_on_host"), 100);
-  EXPECT_EQ(parse_share_on_host("7%", "states_on_host"), 7);
+  EXPECT_EQ(parse_share_on_host("all"), 100);
+  EXPECT_EQ(parse_share_on_host("7%"), 7);
+  EXPECT_EQ(parse_share_on_host("none"), 0);
 }
 
 }  // namespace
