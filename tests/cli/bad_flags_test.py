@@ -50,7 +50,7 @@ class BadFlags(CommandTest):
         self.refuses("train", "--model", "gpt5", says=["gpt5", "tiny", "llama2-7b"])
         self.refuses("estimate", "--model", "gpt5", says=["gpt5", "tiny"])
         for flag in ("--states-on-host", "--gradients-on-host", "--weights-on-host"):
-            self.refuses("train", flag, "0%", says=[flag, "from 1% to 100%, or all", '"0%"'])
+            self.refuses("train", flag, "0%", says=[flag, "from 1% to 100%, all or none", '"0%"'])
             self.refuses("train", flag, "all", "--budget", "1GiB", says=[flag, "chooses by hand"])
             self.refuses("verify", "--recompute", "block", flag, "all", says=[flag, "nothing is updated"])
         self.refuses("train", "--precision", "fp8", says=["--precision", "fp32", "bf16", "fp8"])
