@@ -1,0 +1,38 @@
+#include "snug/zero/group.h"
+
+namespace snug::zero {
+
+namespace {
+
+class Imagined final : public Group {
+ public:
+  Imagined(int rank, int size) : Group(rank, size) {}
+  host::CopyPtr all_gather(const at::Tensor& whole, const Pieces&, const std::string& what) override {
+    return nothing(whole, what);
+  }
+  host::CopyPtr reduce_scatter(const at::Tensor& whole, const Pieces&, const std::string& what) override {
+    return nothing(whole, what);
+  }
+  std::vector<std::string> exchange(const std::string& mine, const std::string&) override {
+    return std::vector<std::string>(static_cast<std::size_t>(size()), mine);
+  }
+  void abort(const std::exception_ptr& why) override { why_ = why; }
+
+ private:
+  host::CopyPtr nothing(const at::Tensor& whole, const std::string& what) const {
+    if (why_) std::rethrow_exception(why_);
+    ensure(size() == 1 || whole.is_meta(), "ranks that are only imagined were asked for ", what);
+    return nullptr;
+  }
+
+  std::exception_ptr why_;
+};
+
+}  // namespace
+
+std::shared_ptr<Group> imagined_group(int rank, int size) {
+  check(size >= 1 && rank >= 0 && rank < size, "no rank ", rank, " among ", size);
+  return std::make_shared<Imagined>(rank, size);
+}
+
+}  // namespace snug::zero

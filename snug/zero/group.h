@@ -1,0 +1,65 @@
+// Ranks: processes that train one model together, each with its part of the batch.
+//
+//   const auto group = join(*place_from_environment(), device);              // see join.h
+//   const host::CopyPtr sum = group->reduce_scatter(gradient, pieces, "layers.3");
+//   ...                                                                      // beside it
+//   sum->wait();
+//
+// Every rank asks for the same collectives in the same order. A rank that is lost, stopped or failed ends
+// them on all others: see watched_group.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "snug/base/error.h"
+#include "snug/base/export.h"
+#include "snug/host/copy.h"
+#include "snug/zero/partition.h"
+
+namespace snug::zero {
+
+// One of the ranks is gone, stopped or failed.
+class SNUG_API RankFailure : public RunError {
+ public:
+  using RunError::RunError;
+};
+
+class SNUG_API Group {
+ public:
+  virtual ~Group() = default;
+  Group(const Group&) = delete;  // it is a set of connections
+  Group& operator=(const Group&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // Both begin after what the device's current stream was given so far, and nobody touches `whole`, which is
+  // contiguous, until the copy that comes back was waited for. `what`: named when it fails.
+  // Each rank's piece goes to all others.
+  virtual host::CopyPtr all_gather(const at::Tensor& whole, const Pieces& pieces,
+                                   const std::string& what) = 0;
+  // This rank's piece becomes the sum over all ranks. The rest of `whole` is as it was, or anything.
+  virtual host::CopyPtr reduce_scatter(const at::Tensor& whole, const Pieces& pieces,
+                                       const std::string& what) = 0;
+  // Short texts, by rank. The host waits for all.
+  virtual std::vector<std::string> exchange(const std::string& mine, const std::string& what) = 0;
+
+  // What is under way, and all that is asked for from now on, throws this.
+  virtual void abort(const std::exception_ptr& why) = 0;
+
+ protected:
+  Group(int rank, int size) : rank_(rank), size_(size) {}
+
+ private:
+  const int rank_, size_;
+};
+
+// One that communicates with nobody: of one rank, or on Meta, where it stands for any rank of many.
+SNUG_API std::shared_ptr<Group> imagined_group(int rank, int size);
+
+}  // namespace snug::zero
