@@ -155,6 +155,10 @@ void announce_parameter(const at::Tensor& parameter) {
   tell_listeners([&](RegionListener& listener) { listener.parameter_came(parameter); });
 }
 
+void announce_gradient(const at::Tensor& leaf) {
+  tell_listeners([&](RegionListener& listener) { listener.gradient_ready(leaf); });
+}
+
 RegionListenerGuard::RegionListenerGuard(RegionListener& listener) : frame_(frame_of(listener)) {
   watch_nodes();
 }

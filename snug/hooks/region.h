@@ -62,6 +62,9 @@ SNUG_API void announce_replay(RegionId region, at::TensorList parameters);
 // Tells listeners that the contents of a parameter came from elsewhere, into memory that was just taken.
 SNUG_API void announce_parameter(const at::Tensor& parameter);
 
+// Tells listeners that this has its gradient, which no node of autograd accumulated.
+SNUG_API void announce_gradient(const at::Tensor& leaf);
+
 // Hears of regions as a step passes through them. Called on the thread that does the work; when the last
 // stretch of a backward ends, on the thread that ends the backward. What it throws before a region is entered
 // (then it is not) or in the backward comes out of the forward or of the backward. after_forward must not

@@ -17,6 +17,26 @@ namespace {
 
 constexpr std::int64_t kNotSent = -1;
 
+// `link`: null on Meta, where nothing is copied.
+class OnHost final : public Source {
+ public:
+  OnHost(at::Tensor host, Link* link) : host_(std::move(host)), link_(link) {}
+  CopyPtr fetch(const c10::Storage& memory, const CopyPtr& after, const CopyPtr& since) override {
+    if (!link_) return nullptr;
+    return link_->copy_to_device(memory.mutable_data(), host_.const_data_ptr(), memory.nbytes(), after,
+                                 since);
+  }
+  CopyPtr send(const c10::Storage& memory) override {
+    return link_ ? link_->copy_to_host(memory.data(), host_.mutable_data_ptr(), memory.nbytes(), nullptr)
+                 : nullptr;
+  }
+  CopyPtr mark() override { return link_ ? link_->mark() : nullptr; }
+
+ private:
+  const at::Tensor host_;
+  Link* const link_;
+};
+
 void set_storage(const at::Tensor& tensor, const c10::Storage& storage) {
   c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
   const bool allowed = impl->allow_tensor_metadata_change();
@@ -25,19 +45,35 @@ void set_storage(const at::Tensor& tensor, const c10::Storage& storage) {
   impl->set_allow_tensor_metadata_change(allowed);
 }
 
+void check_memory(const at::Tensor& tensor) {
+  check(fills_its_storage(tensor), "what is to leave must have its memory for itself: a tensor ",
+        tensor.sizes(), " is a view");
+}
+
 }  // namespace
 
 MovingTensor::MovingTensor(const at::Tensor& tensor, at::Tensor host, Link* link, MovingTensorOptions options)
     : tensor_(tensor),
       host_(std::move(host)),
-      link_(link),
+      source_(std::make_unique<OnHost>(host_, link)),
       options_(std::move(options)),
       contents_(tensor.storage()),
       bytes_(tensor.nbytes()),
       away_(no_contents(tensor.device(), bytes_, options_.why_away)),
       version_(kNotSent) {
-  check(fills_its_storage(tensor), "what is to leave for the host must have its memory for itself: a tensor ",
-        tensor.sizes(), " is a view");
+  check_memory(tensor);
+}
+
+MovingTensor::MovingTensor(const at::Tensor& tensor, std::unique_ptr<Source> source, bool is_sent,
+                           MovingTensorOptions options)
+    : tensor_(tensor),
+      source_(std::move(source)),
+      options_(std::move(options)),
+      contents_(tensor.storage()),
+      bytes_(tensor.nbytes()),
+      away_(no_contents(tensor.device(), bytes_, options_.why_away)),
+      version_(is_sent ? version() : kNotSent) {
+  check_memory(tensor);
 }
 
 MovingTensor::~MovingTensor() {
@@ -81,13 +117,12 @@ void MovingTensor::take_memory(bool is_filled_later) {
 void MovingTensor::fetch(bool is_ready) {
   if (!is_here_) {
     hide_host();
-    take_memory(/*is_filled_later=*/link_ != nullptr);
-    if (!link_) return;
-    mark_ = link_->mark();
+    take_memory(/*is_filled_later=*/true);
+    mark_ = source_->mark();
     if (const at::Tensor tensor = tensor_.lock(); tensor.defined()) set_storage(tensor, away_);
   }
   if (!is_owed_ || !is_ready) return;
-  fetched_ = link_->copy_to_device(contents_.mutable_data(), host_.const_data_ptr(), bytes_, written_, mark_);
+  fetched_ = source_->fetch(contents_, written_, mark_);
   is_owed_ = false;
   mark_ = nullptr;
 }
@@ -103,7 +138,7 @@ void MovingTensor::use() {
 // it at its end still reads there.
 void MovingTensor::wait_for_fetched() {
   try {
-    fetched_->wait();
+    if (fetched_) fetched_->wait();
     is_fetched_ = false;
   } catch (...) {
     fetched_ = nullptr;
@@ -115,12 +150,10 @@ void MovingTensor::wait_for_fetched() {
 void MovingTensor::send() {
   if (!is_here_ || is_fetched_) return;
   const at::Tensor tensor = tensor_.lock();
-  if (link_) {
-    if (options_.before_send && tensor.defined()) options_.before_send(tensor);
-    version_ = kNotSent;  // until it is
-    written_ = link_->copy_to_host(contents_.data(), host_.mutable_data_ptr(), bytes_, nullptr);
-    is_sent_ = true;
-  }
+  if (options_.before_send && tensor.defined()) options_.before_send(tensor);
+  version_ = kNotSent;  // until it is
+  written_ = source_->send(contents_);
+  is_sent_ = true;
   version_ = version();
 }
 
@@ -139,7 +172,7 @@ void MovingTensor::drop() {
 void MovingTensor::wait_for_sent() {
   is_sent_ = false;
   try {
-    written_->wait();
+    if (written_) written_->wait();
   } catch (...) {
     written_ = nullptr;
     version_ = kNotSent;
@@ -159,7 +192,7 @@ void MovingTensor::show_host() {
   drop();
   finish();
   at::Tensor tensor = tensor_.lock();
-  if (!link_ || !tensor.defined()) return;
+  if (!tensor.defined() || tensor.is_meta()) return;
   const at::NoGradGuard no_grad;
   hidden_ = tensor.detach();
   tensor.set_data(host_.as_strided(tensor.sizes(), tensor.strides()));

@@ -1,4 +1,4 @@
-// A tensor whose contents are on the host while nobody uses them.
+// A tensor whose contents are elsewhere, as a rule on the host, while nobody uses them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,12 +6,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "snug/host/copy.h"
 #include "snug/host/host_tensor.h"
 #include "snug/host/link.h"
+#include "snug/host/source.h"
 
 namespace snug::host {
 
@@ -29,6 +31,9 @@ class MovingTensor {
   // It is here, and what it holds is not on the host yet. `host`: as large. `link`: null on Meta, where
   // nothing is copied; outlives it. Throws Error unless the tensor has its storage's memory for itself.
   MovingTensor(const at::Tensor& tensor, at::Tensor host, Link* link, MovingTensorOptions options);
+  // `source` has what the tensor holds if `is_sent`.
+  MovingTensor(const at::Tensor& tensor, std::unique_ptr<Source> source, bool is_sent,
+               MovingTensorOptions options);
 
   ~MovingTensor();                             // waits for copies that are under way
   MovingTensor(const MovingTensor&) = delete;  // copies point into it
@@ -41,12 +46,12 @@ class MovingTensor {
   void send();  // what it holds goes to the host; it stays as well
   void drop();  // its memory goes; what somebody wrote to the tensor goes to the host
   // As drop(), but the tensor can be read: until it is fetched, or dropped, it is one of the CPU. What is
-  // written to it goes where it waits.
+  // written to it goes where it waits. For those on the host.
   void show_host();
   void write(const std::function<void()>& fill);  // on the device, then to the host
   void finish();                                  // the host waits: it may read and write host()
   void bring_back() noexcept;                     // for good, if the tensor is still used
-  void note_update();                             // of host(): what is here is old, for autograd too
+  void note_update();                             // of the source: what is here is old, for autograd too
 
   bool is_used() const { return tensor_.lock().defined(); }  // by anybody else
   bool has_alias() const;                                    // that would see its memory go
@@ -63,8 +68,8 @@ class MovingTensor {
   std::int64_t version() const;  // of the tensor
 
   const WeakTensor tensor_;
-  const at::Tensor host_;
-  Link* const link_;
+  const at::Tensor host_;  // undefined where it is not the source
+  const std::unique_ptr<Source> source_;
   const MovingTensorOptions options_;
   c10::Storage contents_;  // without memory while it is away
   const std::uint64_t bytes_;

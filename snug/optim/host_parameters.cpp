@@ -64,6 +64,7 @@ void HostParameters::add(std::string_view name, at::TensorList parameters) {
   if (regions_.empty() || regions_.back().id != id) {
     check(place_of(id) == kNowhere, "region \"", name, "\" was added before, and others since");
     regions_.push_back({.id = id, .load = {.region = std::string(name)}});
+    moving_.add_region();
   }
   const std::size_t place = regions_.size() - 1;
   for (const at::Tensor& parameter : parameters) {
@@ -92,6 +93,7 @@ void HostParameters::take_weight(Region& region, const at::Tensor& parameter) {
       parameter, host, link,
       host::MovingTensorOptions{why_away(region.load.region), hooks::announce_parameter, before_send}));
   region.weights.back()->drop();
+  moving_.add(place_of(region.id), region.weights.back().get());
   weights_[parameter.unsafeGetTensorImpl()] = region.weights.back().get();
   region.load.weight_bytes += parameter.nbytes();
   bytes_ += host::host_bytes(host);
@@ -139,7 +141,7 @@ void HostParameters::write(const at::Tensor& parameter, const std::function<void
 void HostParameters::before_update() {
   const std::lock_guard lock(mutex_);
   throw_failed();
-  drop_weights_but(kNowhere);
+  moving_.drop_all();
   for (Region& region : regions_)
     for (const auto& gradient : region.gradients) gradient->leave();
 }
@@ -207,23 +209,11 @@ void HostParameters::note_update(const at::Tensor& parameter) {
   if (host::MovingTensor* const weight = find(weights_, parameter)) weight->note_update();
 }
 
-void HostParameters::fetch_weights(std::size_t place, bool wait) {
-  if (place >= regions_.size()) return;
+bool HostParameters::tell_before_fetch(std::size_t place, bool wait) const {
   bool is_ready = true;
   for (const auto& [owner, told] : told_)
     if (told.before_fetch) is_ready = told.before_fetch(regions_[place].id, wait) && is_ready;
-  for (const auto& weight : regions_[place].weights) weight->fetch(is_ready);
-}
-
-void HostParameters::use_weights(std::size_t place) {
-  fetch_weights(place, /*wait=*/true);
-  for (const auto& weight : regions_[place].weights) weight->use();
-}
-
-void HostParameters::drop_weights_but(std::size_t place) {
-  for (std::size_t i = 0; i < regions_.size(); ++i)
-    if (i != place)
-      for (const auto& weight : regions_[i].weights) weight->drop();
+  return is_ready;
 }
 
 void HostParameters::before_forward(hooks::RegionId id) {
@@ -232,19 +222,16 @@ void HostParameters::before_forward(hooks::RegionId id) {
   if (place == kNowhere) return;
   const hooks::AsideScope aside;
   throw_failed();
-  use_weights(place);
-  fetch_weights(place + 1);
+  moving_.begin_forward(place);
 }
 
-// The last one's backward is next. The host may have the next one's weights by now.
 void HostParameters::after_forward(hooks::RegionId id) {
   const std::lock_guard lock(mutex_);
   const std::size_t place = place_of(id);
-  if (place == kNowhere || place + 1 == regions_.size()) return;
+  if (place == kNowhere) return;
   const hooks::AsideScope aside;
   try {
-    drop_weights_but(place + 1);
-    fetch_weights(place + 1);
+    moving_.end_forward(place);
   } catch (...) {  // nobody may throw here
     failed_ = std::current_exception();
   }
@@ -261,10 +248,10 @@ void HostParameters::before_backward(hooks::RegionId id) {
   const hooks::AsideScope aside;
   const at::NoGradGuard no_grad;
   throw_failed();
-  use_weights(place);
+  moving_.use(place);
   for (const auto& gradient : regions_[place].gradients) gradient->use();
   if (place == 0) return;
-  fetch_weights(place - 1);
+  moving_.fetch(place - 1);
   for (const auto& gradient : regions_[place - 1].gradients) gradient->fetch();
 }
 
@@ -274,7 +261,7 @@ void HostParameters::after_backward(hooks::RegionId id) {
   if (place == kNowhere) return;
   const hooks::AsideScope aside;
   const at::NoGradGuard no_grad;
-  drop_weights_but(place == 0 ? 0 : place - 1);
+  moving_.end_backward(place);
   for (std::size_t i = 0; i < regions_.size(); ++i)
     if (i != place)
       for (const auto& gradient : regions_[i].gradients) gradient->leave();

@@ -35,9 +35,9 @@
 #include "snug/base/export.h"
 #include "snug/hooks/region.h"
 #include "snug/host/copy.h"
+#include "snug/host/region_weights.h"
 
 namespace snug::host {
-class MovingTensor;
 class Store;
 }  // namespace snug::host
 
@@ -119,15 +119,15 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   std::size_t place_of(hooks::RegionId id) const;
   void take_weight(Region& region, const at::Tensor& parameter);
   void take_gradient(Region& region, const at::Tensor& parameter);
-  void fetch_weights(std::size_t place, bool wait = false);
-  void use_weights(std::size_t place);
-  void drop_weights_but(std::size_t place);
+  bool tell_before_fetch(std::size_t place, bool wait) const;
 
   const c10::Device device_;
   const std::shared_ptr<host::Store> store_;
   const HostShares shares_;
   mutable std::recursive_mutex mutex_;  // forward and backward may be on different threads
   std::vector<Region> regions_;         // in the order of the forward
+  host::RegionWeights moving_{
+      [this](std::size_t place, bool wait) { return tell_before_fetch(place, wait); }};
   std::unordered_map<const c10::TensorImpl*, host::MovingTensor*> weights_;
   std::unordered_map<const c10::TensorImpl*, HostGradient*> gradients_;
   std::uint64_t bytes_ = 0;

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "snug/base/error.h"
 #include "tests/optim/there_net.h"
 
 namespace snug::optim {
