@@ -172,8 +172,12 @@ void Tape::enroll(Value& value, std::uint32_t output) {
   if (proof_) value.origin.name = proof_->name(output);
 }
 
+// Frozen weights are told by the region that they are bound to, or by whoever gave the model.
 bool Tape::is_of_the_model(const at::Tensor& tensor) const {
-  return hooks::is_parameter(tensor) || (model_ && model_->contains(tensor.storage().unsafeGetStorageImpl()));
+  if (hooks::is_parameter(tensor)) return true;
+  if (model_ && model_->contains(tensor.storage().unsafeGetStorageImpl())) return true;
+  return !tensor.grad_fn() &&
+         hooks::region_of_parameter(tensor.is_view() ? at::Tensor(tensor._base()) : tensor) != 0;
 }
 
 // What came into the region is kept or offloaded; nobody can recompute it.
