@@ -26,7 +26,7 @@ ALLOWED = {
     "capture": "base trace hooks memory tape",
     "nn": "base hooks ops",
     "models": "base ops nn io",
-    "zero": "base host",
+    "zero": "base hooks host",
     "optim": "base hooks host ops",
     "machine": "base plan hooks memory host capture ops optim",
     "session": "base trace plan hooks memory host tape capture machine",

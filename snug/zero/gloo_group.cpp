@@ -24,12 +24,15 @@ namespace snug::zero {
 namespace {
 
 // For whoever waits: the collective itself is a thread's.
-class Asked final : public host::Copy {
+class Asked final : public Collective {
  public:
   Asked(std::shared_future<void> done, std::uint64_t number) : done_(std::move(done)), number_(number) {}
   void wait() override { done_.get(); }
   void finish() override { done_.get(); }
   std::uint64_t number() const override { return number_; }
+  bool is_done() const override {
+    return done_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
 
  private:
   const std::shared_future<void> done_;
@@ -90,6 +93,7 @@ class GlooGroup final : public Group {
       : Group(rank, size),
         device_(device),
         timeout_(options.timeout),
+        delay_(options.delay),
         slice_bytes_(std::max<std::int64_t>(kSliceBytes / size / 64 * 64, 64 * 1024)) {
     auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
     gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address));
@@ -114,12 +118,12 @@ class GlooGroup final : public Group {
     thread_.join();
   }
 
-  host::CopyPtr all_gather(const at::Tensor& whole, const Pieces& pieces, const std::string& what) override {
+  CollectivePtr all_gather(const at::Tensor& whole, const Pieces& pieces, const std::string& what) override {
     check_given(whole, pieces, what);
     return push(whole, [=, this] { gather(whole, pieces, "all-gather of " + what); });
   }
 
-  host::CopyPtr reduce_scatter(const at::Tensor& whole, const Pieces& pieces,
+  CollectivePtr reduce_scatter(const at::Tensor& whole, const Pieces& pieces,
                                const std::string& what) override {
     check_given(whole, pieces, what);
     const Adding with = adding(whole.scalar_type());
@@ -168,13 +172,14 @@ class GlooGroup final : public Group {
            what, " is not divided over ", size(), " ranks");
   }
 
-  host::CopyPtr push(const at::Tensor& whole, std::function<void()> collective) {
+  CollectivePtr push(const at::Tensor& whole, std::function<void()> collective) {
     std::shared_ptr<c10::Event> asked;
     if (whole.is_cuda()) {
       asked = std::make_shared<c10::Event>(device_.type());
       asked->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(whole.device()));
     }
     std::packaged_task<void()> task([this, asked, collective = std::move(collective)] {
+      if (delay_.count() > 0) std::this_thread::sleep_for(delay_);
       if (asked) asked->block(*stream_);
       collective();
     });
@@ -332,7 +337,7 @@ class GlooGroup final : public Group {
   static constexpr int kTag = 0;  // messages between two ranks come in the order in which they were sent
 
   const c10::Device device_;
-  const std::chrono::milliseconds timeout_;
+  const std::chrono::milliseconds timeout_, delay_;
   const std::int64_t slice_bytes_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   at::Tensor received_, staged_;  // a slice for each rank; staged_: only of a GPU

@@ -23,6 +23,7 @@ namespace snug::zero {
 struct GlooOptions {
   std::string address;  // of this machine, towards the others
   std::chrono::milliseconds timeout{120'000};
+  std::chrono::milliseconds delay{0};  // before each collective: to see what hides behind what
 };
 
 // All ranks call it. The device is that of the tensors.

@@ -7,10 +7,10 @@ namespace {
 class Imagined final : public Group {
  public:
   Imagined(int rank, int size) : Group(rank, size) {}
-  host::CopyPtr all_gather(const at::Tensor& whole, const Pieces&, const std::string& what) override {
+  CollectivePtr all_gather(const at::Tensor& whole, const Pieces&, const std::string& what) override {
     return nothing(whole, what);
   }
-  host::CopyPtr reduce_scatter(const at::Tensor& whole, const Pieces&, const std::string& what) override {
+  CollectivePtr reduce_scatter(const at::Tensor& whole, const Pieces&, const std::string& what) override {
     return nothing(whole, what);
   }
   std::vector<std::string> exchange(const std::string& mine, const std::string&) override {
@@ -19,7 +19,7 @@ class Imagined final : public Group {
   void abort(const std::exception_ptr& why) override { why_ = why; }
 
  private:
-  host::CopyPtr nothing(const at::Tensor& whole, const std::string& what) const {
+  CollectivePtr nothing(const at::Tensor& whole, const std::string& what) const {
     if (why_) std::rethrow_exception(why_);
     ensure(size() == 1 || whole.is_meta(), "ranks that are only imagined were asked for ", what);
     return nullptr;
@@ -29,6 +29,11 @@ class Imagined final : public Group {
 };
 
 }  // namespace
+
+bool Group::report(const std::string& cause) {
+  abort(std::make_exception_ptr(RankFailure(concat("rank ", rank_, " failed: ", cause))));
+  return true;
+}
 
 std::shared_ptr<Group> imagined_group(int rank, int size) {
   check(size >= 1 && rank >= 0 && rank < size, "no rank ", rank, " among ", size);

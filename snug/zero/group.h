@@ -1,7 +1,7 @@
 // Ranks: processes that train one model together, each with its part of the batch.
 //
 //   const auto group = join(*place_from_environment(), device);              // see join.h
-//   const host::CopyPtr sum = group->reduce_scatter(gradient, pieces, "layers.3");
+//   const CollectivePtr sum = group->reduce_scatter(gradient, pieces, "layers.3");
 //   ...                                                                      // beside it
 //   sum->wait();
 //
@@ -26,8 +26,21 @@ namespace snug::zero {
 // One of the ranks is gone, stopped or failed.
 class SNUG_API RankFailure : public RunError {
  public:
-  using RunError::RunError;
+  explicit RankFailure(const std::string& text, bool is_to_be_said = true)
+      : RunError(text), is_to_be_said_(is_to_be_said) {}
+  // All ranks know it, one says it.
+  bool is_to_be_said() const { return is_to_be_said_; }
+
+ private:
+  bool is_to_be_said_;
 };
+
+class SNUG_API Collective : public host::Copy {
+ public:
+  virtual bool is_done() const = 0;  // or failed
+};
+
+using CollectivePtr = std::shared_ptr<Collective>;  // null: nothing to wait for
 
 class SNUG_API Group {
  public:
@@ -41,16 +54,18 @@ class SNUG_API Group {
   // Both begin after what the device's current stream was given so far, and nobody touches `whole`, which is
   // contiguous, until the copy that comes back was waited for. `what`: named when it fails.
   // Each rank's piece goes to all others.
-  virtual host::CopyPtr all_gather(const at::Tensor& whole, const Pieces& pieces,
+  virtual CollectivePtr all_gather(const at::Tensor& whole, const Pieces& pieces,
                                    const std::string& what) = 0;
   // This rank's piece becomes the sum over all ranks. The rest of `whole` is as it was, or anything.
-  virtual host::CopyPtr reduce_scatter(const at::Tensor& whole, const Pieces& pieces,
+  virtual CollectivePtr reduce_scatter(const at::Tensor& whole, const Pieces& pieces,
                                        const std::string& what) = 0;
   // Short texts, by rank. The host waits for all.
   virtual std::vector<std::string> exchange(const std::string& mine, const std::string& what) = 0;
 
   // What is under way, and all that is asked for from now on, throws this.
   virtual void abort(const std::exception_ptr& why) = 0;
+  // This rank fails: the others end with it. Whether it is this rank's to say.
+  virtual bool report(const std::string& cause);
 
  protected:
   Group(int rank, int size) : rank_(rank), size_(size) {}

@@ -83,7 +83,7 @@ TEST(Gloo, CarriesUnevenPieces) {
 TEST(Gloo, DoesManyInTheOrderInWhichTheyWereAskedFor) {
   as_ranks(3, [](Group& group) {
     std::vector<at::Tensor> tensors;
-    std::vector<host::CopyPtr> copies;
+    std::vector<CollectivePtr> copies;
     for (int i = 1; i <= 20; ++i) {
       tensors.push_back(at::full({i}, group.rank() + i, at::kFloat));
       copies.push_back(group.reduce_scatter(tensors.back(), divide(i, 3), "one of many"));
@@ -130,7 +130,7 @@ TEST(Gloo, NamesTheRankThatDoesNotCome) {
 TEST(Gloo, EndsWhatIsUnderWayWhenItIsCalledOff) {
   as_ranks(2, [](Group& group) {
     if (group.rank() == 0) {
-      const host::CopyPtr copy = group.all_gather(at::zeros({100}), divide(100, 2), "layers.3");
+      const CollectivePtr copy = group.all_gather(at::zeros({100}), divide(100, 2), "layers.3");
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       group.abort(std::make_exception_ptr(RankFailure("rank 1 went home")));
       EXPECT_THROW(copy->wait(), RankFailure);

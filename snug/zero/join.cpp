@@ -1,0 +1,91 @@
+#include "snug/zero/join.h"
+
+#include <algorithm>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <vector>
+
+#include "snug/base/error.h"
+#include "snug/zero/gloo_group.h"
+#include "snug/zero/meeting.h"
+#include "snug/zero/watched_group.h"
+
+namespace snug::zero {
+
+namespace {
+
+std::string here(int rank) {
+  return concat("here/", rank);
+}
+
+std::string missing_of(c10d::Store& store, int size) {
+  std::string missing;
+  for (int rank = 0; rank < size; ++rank)
+    if (!store.check({here(rank)})) missing += concat(missing.empty() ? "" : ", ", rank);
+  return missing;
+}
+
+void wait_for_all(c10d::Store& store, const Place& place, std::chrono::milliseconds timeout) {
+  constexpr auto kPause = std::chrono::milliseconds(20);
+  constexpr const char* kTwice = "twice";
+  if (store.add(here(place.rank), 1) > 1) {
+    store.set(kTwice, std::to_string(place.rank));
+    fail("rank ", place.rank, " of ", place.size, " is there twice: every process needs a RANK of its own");
+  }
+  std::vector<std::string> all;
+  for (int rank = 0; rank < place.size; ++rank) all.push_back(here(rank));
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  while (!store.check(all)) {
+    if (store.check({kTwice}))
+      throw RankFailure(concat("rank ", store.get_to_str(kTwice), " is there twice"),
+                        /*is_to_be_said=*/false);
+    if (std::chrono::steady_clock::now() > until)
+      throw RankFailure(concat("of ", place.size, " ranks, ", missing_of(store, place.size),
+                               " did not come within ", timeout.count() / 1000.0, " s"),
+                        /*is_to_be_said=*/place.rank == 0);
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+// The first place where two of them differ.
+std::string difference(const Json& one, const Json& other, const std::string& within) {
+  if (one == other) return "";
+  if (one.is_object() && other.is_object()) {
+    for (const auto& [key, value] : one.items()) {
+      const Json none;
+      const Json& there = other.contains(key) ? other[key] : none;
+      if (const auto found = difference(value, there, within.empty() ? key : within + "." + key);
+          !found.empty())
+        return found;
+    }
+    for (const auto& [key, value] : other.items())
+      if (!one.contains(key)) return difference(Json(), value, within.empty() ? key : within + "." + key);
+  }
+  return concat(within, " ", one.dump(), " and ", other.dump());
+}
+
+}  // namespace
+
+std::shared_ptr<Group> join(const Place& place, c10::Device device, const JoinOptions& options) {
+  if (place.size == 1) return imagined_group(0, 1);
+  const StorePtr store = meet(place, options.timeout);
+  wait_for_all(*store, place, options.timeout);
+  // The watch is the first to give up: it knows more.
+  auto gloo =
+      connect_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), place.rank, place.size, device,
+                   {.address = address_towards(place.address, place.port),
+                    .timeout = 2 * options.timeout,
+                    .delay = options.delay});
+  return watched(std::move(gloo), store, {.timeout = options.timeout, .end = options.end});
+}
+
+void check_agree(Group& group, const Json& facts) {
+  const std::vector<std::string> all = group.exchange(facts.dump(), "comparison of the ranks");
+  const Json first = Json::parse(all.front());
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    const std::string found = difference(first, Json::parse(all[rank]), "");
+    check(found.empty(), "ranks do not train the same: ", found, " on ranks 0 and ", rank);
+  }
+}
+
+}  // namespace snug::zero

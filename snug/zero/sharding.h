@@ -1,0 +1,131 @@
+// Ranks that share out what training one model takes, each with its part of the batch.
+//
+//   zero::Sharding sharding(group, {.stage = 2});
+//   for (...) sharding.add("layers.3", layer->parameters());       // in the order of the forward
+//   AdamW optimizer(sharding.trained());                           // this rank's part
+//   ...
+//   sharding.last_pass();                                          // before the last backward of a step
+//   loss.backward();
+//   sharding.finish_gradients();
+//   optimizer.step(lr);
+//   sharding.finish_update();
+//
+// Note [Stages]
+//            whole on every rank                      shared out
+//   stage 0  weights, gradients, states
+//   stage 1  weights, gradients                       states
+//   stage 2  weights                                  gradients, states
+//   stage 3                                           weights, gradients, states
+//
+// Gradients are summed over the ranks while the backward goes on: those of a region when its backward ends,
+// those of one region at a time. Stages 0 and 1 do so in the last pass of a step only, stages 2 and 3 in
+// every pass, after which each rank keeps the sum of its own pieces. Weights that changed are gathered beside
+// the next forward. In stage 3 they are gathered one region ahead in forward and backward, recomputation
+// included, and go when their region ends: host::RegionWeights, with other ranks as the source. What is small
+// stays.
+//
+// Every rank runs the same regions in the same order. What a rank's batch does not use of the model others'
+// must not use either.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/hooks/region.h"
+#include "snug/host/region_weights.h"
+#include "snug/zero/group.h"
+#include "snug/zero/partition.h"
+
+namespace snug::zero {
+
+struct ShardingOptions {
+  int stage = 0;
+  std::int64_t small = 16 * 1024;  // elements: see PartitionOptions
+};
+
+class SNUG_API Sharding final : private hooks::RegionListener {
+ public:
+  Sharding(std::shared_ptr<Group> group, const ShardingOptions& options);
+  ~Sharding() override;  // in stage 3 the weights are not there afterwards
+
+  // The parameters of the next region in the order of the forward, or more of the last one's. In stage 3 a
+  // parameter that several regions read is given for each of them. Small ones of a region get memory
+  // together; in stage 3 the memory of others goes. Throws Error for parameters that are no plain tensors.
+  void add(std::string_view region, at::TensorList parameters);
+
+  // What this rank's optimizer updates: in stage 0 the parameters, else its pieces of them, as long as they
+  // are [1, n] of matrices and [n] of others. They have gradients between finish_gradients() and zero_grad().
+  std::vector<at::Tensor> trained() const;
+
+  // The next backward is the last one before finish_gradients(). Without this call stages 0 and 1 sum in
+  // finish_gradients().
+  void last_pass();
+  void finish_gradients();
+  // This rank's pieces of the summed gradients: together the ranks have all of them once.
+  std::vector<at::Tensor> own_gradients() const;
+  void zero_grad();  // frees the gradients, also those of the parameters
+
+  // After the weights of trained() changed. Whoever reads weights elsewhere than in their region's forward
+  // and backward calls finish() first, and gives back what he reads in stage 3: see read().
+  void finish_update();
+  void finish();
+
+  // Numbers of this rank, [n] in fp32 or fp64; returns their sums over the ranks, in fp64.
+  at::Tensor sum(const at::Tensor& numbers, const std::string& what);
+
+  // Calls `fill`, which writes the same to the whole parameter on every rank, when there is memory for it.
+  void write(const at::Tensor& parameter, const std::function<void()>& fill);
+  // Calls `look` when the parameter is there as a whole. All ranks do.
+  void read(const at::Tensor& parameter, const std::function<void(const at::Tensor&)>& look);
+
+  Group& group() const { return *group_; }
+  int stage() const { return options_.stage; }
+
+ private:
+  struct Member {
+    at::Tensor parameter;
+    std::int64_t begin;
+  };
+  struct Shared;
+  using SharedPtr = std::unique_ptr<Shared>;
+
+  void before_forward(hooks::RegionId id) override;
+  void after_forward(hooks::RegionId id) override;
+  void before_backward(hooks::RegionId id) override;
+  void after_backward(hooks::RegionId id) override;
+  void before_replay(hooks::RegionId id, at::TensorList parameters) override;
+  void gradient_ready(const at::Tensor& leaf) override;
+
+  std::size_t place_of(hooks::RegionId id) const;
+  SharedPtr make_shared(const Bucket& bucket, const std::vector<at::Tensor>& parameters,
+                        const std::string& region) const;
+  Shared* find(const at::Tensor& parameter) const;
+  bool sums_in_backward() const;
+  void begin_sum(Shared& shared);
+  void end_sum(Shared& shared);
+  void end_sums();
+  void throw_failed();
+
+  const std::shared_ptr<Group> group_;
+  const ShardingOptions options_;
+  mutable std::recursive_mutex mutex_;  // forward and backward may be on different threads
+  std::vector<hooks::RegionId> regions_;
+  std::vector<SharedPtr> shared_;  // in the order of the forward
+  std::unordered_map<const c10::TensorImpl*, Shared*> of_parameter_;
+  host::RegionWeights weights_;
+  std::vector<Shared*> complete_, under_way_;  // gradients
+  bool is_last_pass_ = false;
+  std::exception_ptr failed_;  // where nobody may throw: for the next place that may
+  hooks::RegionListenerGuard guard_{*this};
+};
+
+}  // namespace snug::zero
