@@ -33,15 +33,9 @@ std::string first_line(std::string_view text) {
   return std::string(text.substr(0, text.find('\n')));
 }
 
-// Not by fmt::print, which throws where standard error cannot be written.
-int say(int status, std::string_view message) {
-  std::fputs(with_flags(fmt::format("snug: {}\n", message)).c_str(), stderr);
-  return status;
-}
-
-int say_what_was_alive(std::string_view report) {
+Ended with_what_was_alive(std::string_view report) {
   while (report.ends_with('\n')) report.remove_suffix(1);
-  return say(kRunFailed, fmt::format("{}\n\n{}", report, kWhatHelps));
+  return {kRunFailed, fmt::format("{}\n\n{}", report, kWhatHelps)};
 }
 
 }  // namespace
@@ -59,32 +53,41 @@ std::string with_flags(const std::string& text) {
   return words + text.substr(end);
 }
 
-int exit_status(const std::function<void()>& run) {
+Ended outcome_of(const std::function<void()>& run) {
   try {
     run();
-    return kDone;
+    return {kDone};
+  } catch (const Ended& ended) {
+    return ended;
   } catch (const Stopped& stopped) {
     constexpr int kBySignal = 128;
-    return stopped.why.empty() ? kBySignal + stopped.signal : say(kBySignal + stopped.signal, stopped.why);
+    return {kBySignal + stopped.signal, stopped.why};
   } catch (const AnswerIsNo& answer) {
-    return say(kNo, answer.what());
+    return {kNo, answer.what()};
   } catch (const RunError& error) {
-    return say(kRunFailed, one_line(error.what()));
+    return {kRunFailed, one_line(error.what())};
   } catch (const Error& error) {
-    return say(kBadInput, one_line(error.what()));
+    return {kBadInput, one_line(error.what())};
   } catch (const memory::OutOfBudget& error) {
-    return say_what_was_alive(error.what());
+    return with_what_was_alive(error.what());
   } catch (const c10::OutOfMemoryError& error) {
-    return say_what_was_alive(error.what_without_backtrace());
+    return with_what_was_alive(error.what_without_backtrace());
   } catch (const c10::Error& error) {
-    return say(kRunFailed, first_line(error.what_without_backtrace()));
+    return {kRunFailed, first_line(error.what_without_backtrace())};
   } catch (const std::filesystem::filesystem_error& error) {
-    return say(kBadInput, fmt::format("{}: {}", error.path1().string(), error.code().message()));
+    return {kBadInput, fmt::format("{}: {}", error.path1().string(), error.code().message())};
   } catch (const std::bad_alloc&) {
-    return say(kRunFailed, "out of host memory");
+    return {kRunFailed, "out of host memory"};
   } catch (const std::exception& error) {
-    return say(kRunFailed, one_line(error.what()));
+    return {kRunFailed, one_line(error.what())};
   }
+}
+
+// Not by fmt::print, which throws where standard error cannot be written.
+int exit_status(const std::function<void()>& run) {
+  const Ended ended = outcome_of(run);
+  if (!ended.text.empty()) std::fputs(with_flags(fmt::format("snug: {}\n", ended.text)).c_str(), stderr);
+  return ended.status;
 }
 
 }  // namespace snug::cli

@@ -23,6 +23,15 @@ struct Stopped {
   std::string why = "";  // if that is not yet said
 };
 
+// Thrown where all is known: the status, and what to say if nobody has said it.
+struct Ended {
+  int status;
+  std::string text = "";
+};
+
+// Runs, and what came of it.
+Ended outcome_of(const std::function<void()>& run);
+
 // What the library says, in words of the command line: --batch-size for `batch_size`.
 std::string with_flags(const std::string& text);
 

@@ -24,10 +24,6 @@ std::optional<double> parse_whole(std::string_view text) {
   return real && std::isfinite(*real) && *real == std::floor(*real) ? real : std::nullopt;
 }
 
-std::int64_t cuda_devices() {
-  return at::globalContext().hasCUDA() ? at::detail::getCUDAHooks().deviceCount() : 0;
-}
-
 void parse_named(const std::string& name, const std::vector<std::string>& values,
                  const std::function<void(const std::string&)>& parse) {
   check(values.size() == 1, name, " was given ", values.size(), " times; once is enough");
@@ -151,6 +147,10 @@ void add_json(CLI::App& verb, bool& json) {
 
 void add_device(CLI::App& verb, std::string& device) {
   add_text(verb, "--device", "auto|cpu|cuda[:i]", device, "Default auto: the first GPU, else the CPU");
+}
+
+std::int64_t cuda_devices() {
+  return at::globalContext().hasCUDA() ? at::detail::getCUDAHooks().deviceCount() : 0;
 }
 
 c10::Device parse_device(const std::string& text, bool must_exist) {

@@ -76,6 +76,8 @@ void add_flag(CLI::App& verb, const std::string& name, bool& target, const std::
 void add_json(CLI::App& verb, bool& json);
 void add_device(CLI::App& verb, std::string& device);
 
+std::int64_t cuda_devices();
+
 // auto, cpu, cuda or cuda:i. With `must_exist` a device that this machine or build lacks is an Error.
 c10::Device parse_device(const std::string& text, bool must_exist);
 

@@ -42,7 +42,7 @@ bool is_ignored(int signal) {
 const std::atomic<bool>& stop_on_signal(std::string_view after) {
   const auto end = fmt::format_to_n(notice, sizeof notice,
                                     "\nstopping after {}; a second signal ends the run at once\n", after);
-  notice_length = static_cast<std::size_t>(end.out - notice);
+  notice_length = after.empty() ? 0 : static_cast<std::size_t>(end.out - notice);
   struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;

@@ -8,7 +8,7 @@
 namespace snug::cli {
 
 // From here on; the flag is set by the first signal. Only one run of a process can be asked this way.
-// `after`: what it still finishes, "this step".
+// `after`: what it still finishes, "this step"; empty: somebody else says so.
 const std::atomic<bool>& stop_on_signal(std::string_view after);
 
 // The first signal that came; 0 if none did.

@@ -1,6 +1,7 @@
 // snug train: the main job.
 #include <fmt/format.h>
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/planning.h"
+#include "cli/ranks.h"
 #include "cli/run_text.h"
 #include "cli/training_flags.h"
 #include "cli/verbs.h"
@@ -53,6 +55,7 @@ struct Flags {
   bool no_save = false;
   bool resume = false;
   bool json = false;
+  std::int64_t rank_timeout = 120;  // seconds
 };
 
 // What a run of this model is called: a preset's name, a folder's, or that of the folder of a config.json.
@@ -61,6 +64,14 @@ std::string run_name(const std::string& model) {
   if (path.filename().empty() || path.filename() == "config.json") path = path.parent_path();
   const std::string name = (path.extension() == ".json" ? path.stem() : path.filename()).string();
   return name.empty() || name.starts_with(".") ? "model" : name;
+}
+
+// Rank 0 looks for a free one.
+fs::path out_dir_of(const Flags& flags, const TrainConfig& config, zero::Group* group) {
+  if (!flags.out_dir.empty()) return flags.out_dir;
+  std::string free;
+  if (config.rank == 0) free = train::RunDirectory::first_free("runs", run_name(config.model_name));
+  return group ? group->exchange(free, "run directory").front() : free;
 }
 
 void warn_if_above_budget(const TrainConfig& config, std::uint64_t predicted) {
@@ -146,22 +157,21 @@ fs::path weights_of(const TrainConfig& config, const Flags& flags) {
   return steps.empty() ? config.weights : io::state_folder(flags.out_dir, steps.back());
 }
 
-void run(const Flags& given) {
+void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
   check_saving(given);
   Flags flags = given;
   if (flags.resume) keep_budgets(flags);
   TrainConfig config = training_config(flags.training);
   const std::string plan_text = decide(given, flags, config);
-  const fs::path out_dir = flags.out_dir.empty()
-                               ? train::RunDirectory::first_free("runs", run_name(config.model_name))
-                               : fs::path(flags.out_dir);
+  const fs::path out_dir = out_dir_of(flags, config, group.get());
   std::FILE* const text_to = flags.json ? stderr : stdout;
   if (flags.verify) verify_first(config, text_to);
   train::Progress progress({.steps = config.steps, .budget_bytes = config.budget_bytes});
   const TrainResult result = train::train(
       config,
-      {.out_dir = out_dir,
-       .trace = flags.resume ? fs::path() : out_dir / "trace",
+      {.group = group,
+       .out_dir = out_dir,
+       .trace = flags.resume || config.rank != 0 ? fs::path() : out_dir / "trace",
        .on_prediction =
            [&](const Prediction& predicted) {
              print(heading(config, weights_of(config, flags), out_dir) + plan_text +
@@ -176,11 +186,36 @@ void run(const Flags& given) {
        .save_every = flags.save_every,
        .keep_last = static_cast<std::size_t>(flags.keep_last.value_or(2)),
        .resume = flags.resume,
-       .stop = &stop_on_signal("this step")});
+       .stop = &stop_on_signal(config.rank == 0 ? "this step" : "")});
   progress.end();
   print(summary(config, result, out_dir), text_to);
   if (flags.json) print_json(document(config, result, out_dir));
   if (result.interrupted) throw Stopped{stop_signal()};
+}
+
+// Ranks of one machine that has several GPUs have one each.
+std::string device_of(const zero::Place& place, const std::string& given) {
+  const bool is_any = given == "auto" || given == "cuda";
+  const std::int64_t gpus = cuda_devices();
+  return is_any && gpus > 0 ? "cuda:" + std::to_string(place.local_rank % gpus) : given;
+}
+
+void run(const Flags& given) {
+  const std::chrono::seconds timeout(given.rank_timeout);
+  const auto place = zero::place_from_environment();
+  if (!place) {
+    const std::int64_t ranks = given.training.ranks.value_or(1);
+    return ranks > 1 ? start_ranks(static_cast<int>(ranks), timeout) : run_here(given, nullptr);
+  }
+  Flags flags = given;
+  flags.training.ranks = place->size;
+  flags.training.rank = place->rank;
+  flags.training.device = device_of(*place, given.training.device);
+  as_rank(*place, parse_device(flags.training.device, /*must_exist=*/true), timeout, [&](const auto& group) {
+    check(given.training.ranks.value_or(place->size) == place->size, "--ranks ", *given.training.ranks,
+          " contradicts the environment, which says that there are ", place->size);
+    run_here(flags, group);
+  });
 }
 
 }  // namespace
@@ -194,6 +229,9 @@ void add_train(CLI::App& snug) {
              "The most memory to use: 12GiB, 800MiB. snug plans the step to fit it; default: no limit, "
              "nothing recomputed");
   add_max_tokens(verb, flags->training);
+  add_rank_flags(verb, flags->training);
+  add_count(verb, "--rank-timeout", flags->rank_timeout,
+            "Seconds within which a rank that is lost, stopped or failed ends all; default 120");
   add_text(verb, "--plan", "FILE", flags->plan, "Run a plan that 'snug plan --out' wrote");
   add_text(verb, "--hardware", "NAME|FILE", flags->hardware,
            "Whose speed --budget plans with: " + plan::preset_names() +

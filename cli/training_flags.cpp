@@ -19,6 +19,8 @@ using train::OptimizerKind;
 using train::Precision;
 
 constexpr std::int64_t kByteTokens = 256;
+constexpr std::int64_t kMostRanks = 1 << 20;
+constexpr int kFirstStage = 1;  // what stage 0 does and less memory: as many bytes go between ranks
 
 void add_loop_flags(CLI::App& verb, TrainingFlags& flags) {
   add_count(verb, "--steps", flags.steps, "Optimizer steps; default " + std::to_string(flags.steps));
@@ -78,10 +80,14 @@ train::OptimizerConfig optimizer_config(const TrainingFlags& flags) {
 }
 
 std::int64_t micro_batch(const TrainingFlags& flags) {
-  if (!flags.accumulation) return flags.micro_batch.value_or(flags.batch_size);
-  check(flags.batch_size % *flags.accumulation == 0, "--accumulation ", *flags.accumulation,
-        " does not divide --batch-size ", flags.batch_size);
-  const std::int64_t micro = flags.batch_size / *flags.accumulation;
+  const std::int64_t ranks = flags.ranks.value_or(1);
+  check(flags.batch_size % ranks == 0, "--ranks ", ranks, " does not divide --batch-size ", flags.batch_size,
+        ", which is that of all ranks together");
+  const std::int64_t batch = flags.batch_size / ranks;
+  if (!flags.accumulation) return flags.micro_batch.value_or(batch);
+  check(batch % *flags.accumulation == 0, "--accumulation ", *flags.accumulation, " does not divide ",
+        ranks > 1 ? concat(batch, ", a rank's part of ") : "", "--batch-size ", flags.batch_size);
+  const std::int64_t micro = batch / *flags.accumulation;
   check(flags.micro_batch.value_or(micro) == micro, "--micro-batch ", flags.micro_batch.value_or(micro),
         " and --accumulation ", *flags.accumulation, " disagree for --batch-size ", flags.batch_size,
         "; give one of them");
@@ -199,6 +205,22 @@ void add_training_flags(CLI::App& verb, TrainingFlags& flags) {
   add_optimizer_flags(verb, flags);
 }
 
+void add_rank_flags(CLI::App& verb, TrainingFlags& flags) {
+  add_count(
+      verb, "--ranks", flags.ranks,
+      "Processes that train together, each with its part of the batch; default 1, or as many as torchrun, "
+      "mpirun or srun started",
+      1, kMostRanks);
+  add_choice(
+      verb, "--zero-stage", "auto|0|1|2|3", flags.zero_stage,
+      [](const std::string& text) -> std::optional<std::int64_t> {
+        if (text == "auto") return std::nullopt;
+        return parse_count("--zero-stage", text, 0, 3);
+      },
+      "What ranks share out: 0 nothing, 1 the optimizer's states, 2 gradients too, 3 weights too; default "
+      "auto, the lowest from 1 on that fits --budget");
+}
+
 train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_exist) {
   train::TrainConfig config;
   config.optimizer = optimizer_config(flags);
@@ -221,6 +243,10 @@ train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_
   config.model = models::load_config(flags.model);
   config.seq_len = flags.seq_len.value_or(default_seq_len(config.model));
   config.data = flags.data;
+  config.ranks = static_cast<int>(flags.ranks.value_or(1));
+  config.rank = flags.rank;
+  config.zero_stage = flags.zero_stage;
+  if (config.ranks > 1 && !config.zero_stage) config.zero_stage = kFirstStage;
   config.allow_nan = flags.allow_nan;
   config.allow_quadratic = flags.allow_quadratic;
   check(!flags.loss_scale || config.precision == Precision::Fp16, "--loss-scale has no use with --precision ",

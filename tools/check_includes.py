@@ -30,7 +30,7 @@ ALLOWED = {
     "optim": "base hooks host ops",
     "machine": "base plan hooks memory host capture ops optim",
     "session": "base trace plan hooks memory host tape capture machine",
-    "train": "base plan ops precision models io optim machine session",
+    "train": "base plan ops precision models io zero optim machine session",
 }
 TORCH_FREE = {"base", "trace", "plan", "report"}
 TORCH = re.compile(r'#include [<"](torch|ATen|c10|caffe2|cuda)')

@@ -34,9 +34,8 @@ bool is_plain(c10::ScalarType dtype) {
 
 class Loader {
  public:
-  Loader(LanguageModel& model, const HomeOf& home_of) : config_(model.config()) {
-    for (auto& item : model.named_parameters())
-      missing_.emplace(item.key(), home_of ? home_of(item.value()) : item.value());
+  Loader(LanguageModel& model, const HomeOf& home_of) : config_(model.config()), home_of_(home_of) {
+    for (auto& item : model.named_parameters()) missing_.emplace(item.key(), item.value());
   }
 
   void load(const io::SafetensorsFile& file) {
@@ -68,9 +67,10 @@ class Loader {
     const auto [file, entry] = head_;
     if (!file) return;
     const bool same_shape = embedding.sizes() == at::IntArrayRef(entry->shape);
-    const bool same =
-        same_shape &&
-        (embedding.is_meta() || at::equal(file->tensor(*entry).to(embedding.scalar_type()), embedding.cpu()));
+    const Home home = home_of(embedding);
+    const bool same = same_shape && (embedding.is_meta() ||
+                                     at::equal(stretch(*file, *entry, home).to(embedding.scalar_type()),
+                                               home.tensor.view(-1).cpu()));
     file->release(*entry);
     check(same, file->path().string(),
           ": 'lm_head.weight' differs from the embedding, although config.json says that they are",
@@ -78,18 +78,26 @@ class Loader {
   }
 
  private:
-  static void copy(const io::SafetensorsFile& file, const TensorEntry& entry, at::Tensor& parameter,
-                   const std::string& where) {
+  Home home_of(const at::Tensor& parameter) const { return home_of_ ? home_of_(parameter) : Home{parameter}; }
+
+  static at::Tensor stretch(const io::SafetensorsFile& file, const TensorEntry& entry, const Home& home) {
+    return file.tensor(entry).view(-1).narrow(0, home.begin, home.tensor.numel());
+  }
+
+  void copy(const io::SafetensorsFile& file, const TensorEntry& entry, const at::Tensor& parameter,
+            const std::string& where) const {
     check(is_plain(entry.dtype), where, ": expected F32, BF16, F16 or F64, got ",
           io::safetensors_name(entry.dtype));
     check(parameter.sizes() == at::IntArrayRef(entry.shape), where, ": the model needs ", parameter.sizes(),
           ", got ", at::IntArrayRef(entry.shape));
     if (parameter.is_meta()) return;
-    parameter.copy_(file.tensor(entry));
+    const Home home = home_of(parameter);
+    home.tensor.view(-1).copy_(stretch(file, entry, home));
     file.release(entry);
   }
 
   const ModelConfig& config_;
+  const HomeOf& home_of_;
   std::map<std::string, at::Tensor> missing_;
   std::pair<const io::SafetensorsFile*, const TensorEntry*> head_ = {};  // that is not needed
 };
@@ -102,7 +110,7 @@ void load_weights(LanguageModel& model, const std::filesystem::path& folder, con
   Loader loader(model, home_of);
   for (const io::SafetensorsFile& file : weights.files()) loader.load(file);
   loader.check_complete(folder);
-  loader.check_head(home_of ? home_of(model.parameters()[0]) : model.parameters()[0]);
+  loader.check_head(model.parameters()[0]);
 }
 
 void check_weights(const ModelConfig& config, const std::filesystem::path& folder) {

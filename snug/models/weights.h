@@ -1,6 +1,7 @@
 // Published weights into a model, one tensor at a time: no second copy of them is ever in RAM.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 
@@ -9,8 +10,13 @@
 
 namespace snug::models {
 
-// Where a parameter's weight is, if it is not in the parameter.
-using HomeOf = std::function<at::Tensor(const at::Tensor& parameter)>;
+// Where a parameter's weight is, if it is not in the parameter: all of it, or a stretch from element `begin`
+// on.
+struct Home {
+  at::Tensor tensor;  // contiguous
+  std::int64_t begin = 0;
+};
+using HomeOf = std::function<Home(const at::Tensor& parameter)>;
 
 // From a Hugging Face folder, in F32, BF16, F16 or F64; each parameter keeps its own type and device. Throws
 // Error for a tensor that is missing, one that the model does not have, and one of another shape.

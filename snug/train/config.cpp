@@ -135,7 +135,7 @@ bool needs_all_gradients(const TrainConfig& config) {
 
 optim::UpdateTime update_time(const TrainConfig& config) {
   if (config.update) return *config.update;
-  if (!config.has_states_on_host()) return optim::UpdateTime::InStep;
+  if (!config.has_states_on_host() || config.zero_stage) return optim::UpdateTime::InStep;
   return needs_all_gradients(config) ? optim::UpdateTime::BeforeForward : optim::UpdateTime::InBackward;
 }
 
@@ -167,12 +167,32 @@ ops::AttentionBackend attention_backend(const TrainConfig& config) {
   return config.allow_quadratic && !missing_attention(config).empty() ? Backend::Quadratic : Backend::Default;
 }
 
+namespace {
+
+void check_ranks(const TrainConfig& config) {
+  check(config.ranks >= 1, "`ranks` must be at least 1, got ", config.ranks);
+  check(config.batch_size % config.ranks == 0, "`ranks` ", config.ranks, " does not divide `batch_size` ",
+        config.batch_size, ", which is that of all ranks together");
+  if (!config.zero_stage) return;
+  check(*config.zero_stage >= 0 && *config.zero_stage <= 3, "`zero_stage` must be 0, 1, 2 or 3, got ",
+        *config.zero_stage);
+  check(config.gradients_on_host == 0 && config.weights_on_host == 0,
+        "gradients and weights that ranks share out stay on the device: leave out `gradients_on_host` and "
+        "`weights_on_host`, or choose a higher `zero_stage`");
+  check(config.update.value_or(optim::UpdateTime::InStep) == optim::UpdateTime::InStep, "`update` ",
+        name(*config.update), " is not there for ranks that share parameters out: leave it out");
+}
+
+}  // namespace
+
 void validate(const TrainConfig& config) {
   check(config.steps >= 1, "`steps` must be at least 1, got ", config.steps);
   check(config.batch_size >= 1, "`batch_size` must be at least 1, got ", config.batch_size);
   check(config.micro_batch >= 1, "`micro_batch` must be at least 1, got ", config.micro_batch);
-  check(config.batch_size % config.micro_batch == 0, "`micro_batch` ", config.micro_batch,
-        " does not divide `batch_size` ", config.batch_size);
+  check_ranks(config);
+  check(config.rank_batch() % config.micro_batch == 0, "`micro_batch` ", config.micro_batch,
+        " does not divide ", config.ranks == 1 ? "" : concat(config.rank_batch(), ", a rank's part of "),
+        "`batch_size` ", config.batch_size);
   check(config.seq_len >= 1, "`seq_len` must be at least 1, got ", config.seq_len);
   check(config.seq_len <= config.model.max_positions, "`seq_len` ", config.seq_len, " is longer than the ",
         config.model.max_positions, " positions of ", config.model_name);
@@ -235,6 +255,10 @@ Json to_json(const TrainConfig& config) {
     json["momentum"] = config.optimizer.momentum;
   }
   if (config.precision == Precision::Fp16) json["loss_scale"] = config.loss_scale;
+  if (config.zero_stage) {
+    json["ranks"] = config.ranks;
+    json["zero_stage"] = *config.zero_stage;
+  }
   if (config.allow_quadratic) json["allow_quadratic"] = true;
   if (config.allow_nan) json["allow_nan"] = true;
   json["shuffle"] = config.shuffle_seed ? Json(*config.shuffle_seed) : Json(nullptr);

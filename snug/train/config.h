@@ -68,8 +68,8 @@ struct TrainConfig {
   std::string data = "synthetic";
   std::optional<std::uint64_t> shuffle_seed;
   std::int64_t steps = 10;
-  std::int64_t batch_size = 8;      // sequences per optimizer step
-  std::int64_t micro_batch = 8;     // sequences per forward; divides batch_size
+  std::int64_t batch_size = 8;      // sequences per optimizer step, over all ranks
+  std::int64_t micro_batch = 8;     // sequences per forward; divides a rank's part of the batch
   std::int64_t head_chunks = 0;     // pieces in which the head makes its logits; 0: by their size
   std::int64_t states_on_host = 0;  // per cent of the optimizer's states that wait there between steps
   // Per cent of the regions whose gradients, and whose weights, are there while they do not run; so are the
@@ -91,8 +91,13 @@ struct TrainConfig {
   bool allow_nan = false;        // else a loss or gradient norm that is not finite ends the run
   double loss_scale = 65536;     // at first, in fp16
   bool allow_quadratic = false;  // attention whose memory grows with tokens squared, where no kernel is
+  // Processes that train together, which of them this one is, and what they share out: see zero/sharding.h.
+  // No stage: one that trains by itself.
+  int ranks = 1, rank = 0;
+  std::optional<int> zero_stage;
 
-  std::int64_t accumulation() const { return batch_size / micro_batch; }
+  std::int64_t rank_batch() const { return batch_size / ranks; }
+  std::int64_t accumulation() const { return rank_batch() / micro_batch; }
   bool has_states_on_host() const {
     return states_on_host > 0 || gradients_on_host > 0 || weights_on_host > 0;
   }

@@ -85,6 +85,7 @@ std::vector<SharesOnHost> shares_on_host(const TrainConfig& config) {
   std::vector<SharesOnHost> shares{{}};
   if (has_states) shares.insert(shares.end(), {{25}, {50}, {75}, {100}});
   const std::int64_t states = has_states ? 100 : 0;
+  if (config.zero_stage) return shares;  // ranks share the rest out
   const bool has_gradients =
       config.accumulation() > 1 || planned_update(config) != optim::UpdateTime::InBackward;
   const std::int64_t gradients = has_gradients ? 100 : 0;
@@ -155,7 +156,11 @@ Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro
             .scratch_share = scratch_share(config)};
   if (const std::string update = update_text(config); update != name(kUsualUpdate))
     step.identity["update"] = update;
-  for (const std::int64_t micro : micro_batches.empty() ? divisors(config.batch_size) : micro_batches)
+  if (config.zero_stage) {
+    step.identity["ranks"] = config.ranks;
+    step.identity["zero_stage"] = *config.zero_stage;
+  }
+  for (const std::int64_t micro : micro_batches.empty() ? divisors(config.rank_batch()) : micro_batches)
     for (const std::int64_t chunks : head_chunks(config, micro)) {
       TrainConfig shape = config;
       shape.micro_batch = micro;
@@ -216,9 +221,9 @@ void check_plan(const plan::Plan& plan, const TrainConfig& given) {
   const Step step = make_step(config);
   check_identity(plan, step);
   const std::int64_t micro = plan.setting[plan::kMicroBatch], passes = plan.setting.accumulation;
-  check(micro > 0 && config.batch_size % micro == 0 && config.batch_size / micro == passes,
-        "the plan's micro_batch ", micro, " times its accumulation ", passes, " is not `batch_size` ",
-        config.batch_size);
+  check(micro > 0 && config.rank_batch() % micro == 0 && config.rank_batch() / micro == passes,
+        "the plan's micro_batch ", micro, " times its accumulation ", passes, " is not ",
+        config.ranks == 1 ? "" : "a rank's part of ", "`batch_size` ", config.batch_size);
   snug::check_plan(plan, step);
 }
 
@@ -230,7 +235,7 @@ Tuned tune(const TrainConfig& config, std::uint64_t budget_bytes, const PredictO
   Step step = make_step(config);
   step.settings.clear();
   TrainConfig shape = config;
-  for (const std::int64_t micro : divisors(config.batch_size)) {
+  for (const std::int64_t micro : divisors(config.rank_batch())) {
     shape.micro_batch = micro;
     step.settings.push_back(setting_of(shape));
   }

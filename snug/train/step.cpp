@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/ne.h>
+#include <ATen/ops/stack.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -61,21 +62,45 @@ void check_weights(const TrainConfig& config) {
   models::check_weights(config.model, config.weights);
 }
 
+namespace {
+
+// The head may read the embedding too.
+bool is_tied(const TrainConfig& config, std::string_view region) {
+  return config.model.tied_embeddings && region == "embed";
+}
+
+}  // namespace
+
 std::shared_ptr<models::LanguageModel> load_model(const TrainConfig& config, c10::Device device,
-                                                  optim::HostParameters* there) {
+                                                  optim::HostParameters* there, zero::Sharding* sharding) {
   models::ModelOptions options{.tensors = at::TensorOptions(device).dtype(dtype(config.precision)),
                                .attention = attention_backend(config),
                                .fresh = config.weights.empty()};
   models::HomeOf home_of;
   if (there) {
     options.on_part = [&](std::string_view region, const torch::nn::Module& part) {
-      const bool is_tied = config.model.tied_embeddings && region == "embed";  // the head reads it too
-      there->add(region, is_tied ? std::vector<at::Tensor>() : part.parameters());
+      there->add(region, is_tied(config, region) ? std::vector<at::Tensor>() : part.parameters());
     };
     options.on_write = [=](const at::Tensor& parameter, const auto& write) {
       there->write(parameter, write);
     };
-    home_of = [=](const at::Tensor& parameter) { return there->weight(parameter); };
+    home_of = [=](const at::Tensor& parameter) { return models::Home{there->weight(parameter)}; };
+  }
+  std::vector<at::Tensor> tied;
+  if (sharding) {
+    options.on_part = [&](std::string_view region, const torch::nn::Module& part) {
+      std::vector<at::Tensor> parameters = part.parameters();
+      if (is_tied(config, region) && tied.empty()) tied = parameters;  // positions come after the words
+      if (region == "head") parameters.insert(parameters.end(), tied.begin(), tied.end());
+      sharding->add(region, parameters);
+    };
+    options.on_write = [=](const at::Tensor& parameter, const auto& write) {
+      sharding->write(parameter, write);
+    };
+    home_of = [=](const at::Tensor& parameter) {
+      const auto [tensor, begin] = sharding->home_of(parameter);
+      return models::Home{tensor, begin};
+    };
   }
   auto model = models::make_model(config.model, options);
   if (!config.weights.empty() && !device.is_meta()) models::load_weights(*model, config.weights, home_of);
@@ -106,7 +131,8 @@ plan::Streamed streamed(const TrainingSetup& setup, const TrainConfig& config) {
 
 }  // namespace
 
-TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, const Account& account) {
+TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, const Account& account,
+                             std::shared_ptr<zero::Group> group) {
   if (config.gradients_on_host > 0 || config.weights_on_host > 0)
     there = std::make_shared<optim::HostParameters>(
         device, account.host(),
@@ -114,11 +140,15 @@ TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, cons
                           .gradients = share(config.gradients_on_host)});
   {
     auto claim = account.claim(Category::Parameter);
-    model = load_model(config, device, there.get());
+    if (config.zero_stage)
+      sharding = std::make_shared<zero::Sharding>(
+          group ? std::move(group) : zero::imagined_group(config.rank, config.ranks),
+          zero::ShardingOptions{.stage = *config.zero_stage});
+    model = load_model(config, device, there.get(), sharding.get());
   }
   account.adopt(model->parameters(), Category::Parameter);
   auto claim = account.claim(Category::Optimizer);
-  optimizer = make_optimizer(model->parameters(), config.optimizer,
+  optimizer = make_optimizer(sharding ? sharding->trained() : model->parameters(), config.optimizer,
                              {.on_host = share(config.states_on_host),
                               .store = account.host(),
                               .update = update_time(config),
@@ -143,6 +173,21 @@ at::Tensor accumulate_gradients(models::LanguageModel& model, const io::Batch& b
   return total;
 }
 
+namespace {
+
+// What ranks know of a step, all of it at once.
+void sum_over_ranks(zero::Sharding& sharding, const StepInputs& inputs, StepResult& result) {
+  const at::Tensor norm = optim::grad_norm(sharding.own_gradients()).to(result.loss.device(), at::kDouble);
+  const at::Tensor stops = at::full_like(norm, inputs.stops ? 1 : 0);
+  const at::Tensor sums =
+      sharding.sum(at::stack({result.loss.to(at::kDouble), norm * norm, stops}), "loss and gradient norm");
+  result.loss = sums[0].to(at::kFloat);
+  result.gradient_norm = sums[1].sqrt().to(at::kFloat);
+  result.stops = sums[2].to(at::kFloat);
+}
+
+}  // namespace
+
 StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainConfig& config,
                     const Account& account) {
   StepResult result;
@@ -150,12 +195,17 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
   const double scale = inputs.loss_scale.value_or(1);
   const auto before_last = [&] {
     if (!inputs.on_gradients) setup.optimizer->last_pass(inputs.lr);
+    if (setup.sharding) setup.sharding->last_pass();
   };
   result.loss = accumulate_gradients(*setup.model, inputs.batch, config,
                                      scale / static_cast<double>(inputs.target_count), before_last);
   account.mark("optimizer");
+  if (setup.sharding) setup.sharding->finish_gradients();
   if (inputs.on_gradients) inputs.on_gradients(setup.optimizer->gradients());
-  result.gradient_norm = setup.optimizer->gradient_norm();
+  if (setup.sharding)
+    sum_over_ranks(*setup.sharding, inputs, result);
+  else
+    result.gradient_norm = setup.optimizer->gradient_norm();
   ops::UpdateControl control;
   if (inputs.loss_scale) {
     result.loss.div_(scale);
@@ -171,6 +221,10 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
   if (inputs.on_result) inputs.on_result(result);
   setup.optimizer->step(inputs.lr, control);
   setup.optimizer->zero_grad();  // but for those that a deferred update holds
+  if (setup.sharding) {
+    setup.sharding->zero_grad();
+    setup.sharding->finish_update();
+  }
   return result;
 }
 
@@ -186,7 +240,7 @@ void run_meta_step(TrainingSetup& setup, const TrainConfig& config, const Accoun
   {
     auto claim = account.claim(Category::Input);
     batch = {tokens(rows), tokens(rows)};
-    rest = tokens(2 * (config.batch_size - rows));
+    rest = tokens(2 * (config.rank_batch() - rows));
   }
   run_step(setup,
            {.batch = batch,

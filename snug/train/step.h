@@ -15,6 +15,7 @@
 #include "snug/optim/optimizer.h"
 #include "snug/session/step.h"
 #include "snug/train/config.h"
+#include "snug/zero/sharding.h"
 
 namespace snug::train {
 
@@ -29,14 +30,19 @@ SNUG_API io::TokenDataset open_data(const TrainConfig& config);
 // state must be what was written.
 SNUG_API void check_weights(const TrainConfig& config);
 
-// The model of a run, with its weights if it has any; on Meta without. `there`: takes some of its parameters.
+// The model of a run, with its weights if it has any; on Meta without. `there` takes some of its parameters,
+// or `sharding` all of them.
 SNUG_API std::shared_ptr<models::LanguageModel> load_model(const TrainConfig& config, c10::Device device,
-                                                           optim::HostParameters* there = nullptr);
+                                                           optim::HostParameters* there = nullptr,
+                                                           zero::Sharding* sharding = nullptr);
 
 // Model and optimizer on one device, their memory claimed.
 struct SNUG_API TrainingSetup {
-  TrainingSetup(const TrainConfig& config, c10::Device device, const Account& account);
+  // `group`: of config.ranks; null: imagined.
+  TrainingSetup(const TrainConfig& config, c10::Device device, const Account& account,
+                std::shared_ptr<zero::Group> group = nullptr);
   std::shared_ptr<optim::HostParameters> there;  // null: all is on the device. Goes after the model
+  std::shared_ptr<zero::Sharding> sharding;      // null: this process trains by itself
   std::shared_ptr<models::LanguageModel> model;
   std::unique_ptr<optim::Optimizer> optimizer;
 };
@@ -51,12 +57,14 @@ SNUG_API at::Tensor accumulate_gradients(models::LanguageModel& model, const io:
 struct StepResult {
   at::Tensor loss;           // mean over the global batch's targets
   at::Tensor gradient_norm;  // before clipping; with a loss scale: if it is not finite, nothing was updated
+  at::Tensor stops;          // how many ranks want to stop after this step; undefined without ranks
 };
 
 struct StepInputs {
   const io::Batch& batch;
   std::int64_t target_count = 0;  // targets that are not -100
   double lr = 0;
+  bool stops = false;  // this rank wants to stop after this step
   // The gradients are so many times too large until they are used. With one, even of 1, gradients that are
   // not finite are not used at all.
   std::optional<double> loss_scale;

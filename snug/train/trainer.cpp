@@ -4,18 +4,19 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
 #include <optional>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
+#include "snug/io/checksum.h"
 #include "snug/machine/hardware_of.h"
 #include "snug/machine/prepare.h"
 #include "snug/models/weights.h"
@@ -24,6 +25,7 @@
 #include "snug/train/planning.h"
 #include "snug/train/saved_run.h"
 #include "snug/train/step.h"
+#include "snug/zero/join.h"
 
 namespace snug::train {
 
@@ -68,34 +70,43 @@ double median_after_first(std::vector<double> seconds) {
   return seconds[seconds.size() / 2];
 }
 
-// A step's loss and gradient norm, to the host while its update is under way.
+// A step's numbers, to the host while its update is under way.
 class Readback {
  public:
   explicit Readback(c10::Device device) {
     if (!device.is_cuda()) return;
-    host_ = {at::empty({}, at::TensorOptions(at::kFloat).pinned_memory(true)),
-             at::empty({}, at::TensorOptions(at::kFloat).pinned_memory(true))};
+    const auto number = [] { return at::empty({}, at::TensorOptions(at::kFloat).pinned_memory(true)); };
+    host_ = {number(), number(), number()};
     done_.emplace(device.type());
   }
 
   void begin(const StepResult& result) {
+    has_stops_ = result.stops.defined();
     if (!done_) {
       host_ = result;
       return;
     }
     host_.loss.copy_(result.loss, /*non_blocking=*/true);
     host_.gradient_norm.copy_(result.gradient_norm, /*non_blocking=*/true);
+    if (has_stops_) host_.stops.copy_(result.stops, /*non_blocking=*/true);
     done_->record(c10::impl::VirtualGuardImpl(done_->device_type()).getStream(result.loss.device()));
   }
-  std::pair<double, double> finish() {
+
+  struct Numbers {
+    double loss, gradient_norm;
+    bool stops;
+  };
+  Numbers finish() {
     if (done_) done_->synchronize();
-    const std::pair numbers(host_.loss.item<double>(), host_.gradient_norm.item<double>());
+    const Numbers numbers{host_.loss.item<double>(), host_.gradient_norm.item<double>(),
+                          has_stops_ && host_.stops.item<double>() > 0};
     if (!done_) host_ = {};
     return numbers;
   }
 
  private:
   StepResult host_;  // on the CPU the step's own
+  bool has_stops_ = false;
   std::optional<c10::Event> done_;
 };
 
@@ -112,12 +123,17 @@ class Stepper {
     session_.account().mark("step " + std::to_string(step + 1));
     StepMetrics metrics{.step = step + 1, .lr = optim::learning_rate(schedule_, step)};
     session_.run([&] { run(metrics); });
-    std::tie(metrics.loss, metrics.gradient_norm) = readback_.finish();
+    const Readback::Numbers numbers = readback_.finish();
+    metrics.loss = numbers.loss;
+    metrics.gradient_norm = numbers.gradient_norm;
+    if (config_.zero_stage) stops_ = numbers.stops;
     metrics.seconds = seconds_since(start);
     metrics.tokens_per_second = tokens_per_step() / metrics.seconds;
     if (scaler_.is_enabled()) update_scale(metrics);
     return metrics;
   }
+  // Whether this step was the last one that somebody wants: on all ranks the same.
+  bool stops() const { return config_.zero_stage ? stops_ : wants_to_stop(); }
   double tokens_per_step() const { return static_cast<double>(config_.batch_size * config_.seq_len); }
 
  private:
@@ -126,6 +142,7 @@ class Stepper {
     StepInputs inputs{.batch = batch,
                       .target_count = target_count,
                       .lr = metrics.lr,
+                      .stops = wants_to_stop(),
                       .loss_scale = scaler_.is_enabled() ? std::optional(scaler_.get_scale()) : std::nullopt};
     if (options_.on_gradients)
       inputs.on_gradients = [&](const auto& gradients) { options_.on_gradients(metrics.step, gradients); };
@@ -133,15 +150,22 @@ class Stepper {
     run_step(setup_, inputs, config_, session_.account());
   }
 
-  // With the number of its targets.
+  bool wants_to_stop() const { return options_.stop && *options_.stop; }
+
+  // This rank's part, with the number of targets of all.
   std::pair<io::Batch, std::int64_t> load_batch(std::int64_t step) {
-    io::Batch host, batch;
+    const auto mine = [&](const at::Tensor& whole) {
+      if (config_.ranks == 1) return whole.to(config_.device);
+      const std::int64_t rows = config_.rank_batch();
+      return whole.narrow(0, config_.rank * rows, rows).to(config_.device, whole.scalar_type(), false, true);
+    };
+    io::Batch all, batch;
     {
       auto claim = session_.account().claim(trace::Category::Input);
-      host = data_.batch(static_cast<std::uint64_t>(step * config_.batch_size), config_.batch_size);
-      batch = {host.tokens.to(config_.device), host.targets.to(config_.device)};
+      all = data_.batch(static_cast<std::uint64_t>(step * config_.batch_size), config_.batch_size);
+      batch = {mine(all.tokens), mine(all.targets)};
     }
-    return {std::move(batch), count_targets(host.targets)};
+    return {std::move(batch), count_targets(all.targets)};
   }
 
   void update_scale(StepMetrics& metrics) {
@@ -158,6 +182,7 @@ class Stepper {
   GradScaler& scaler_;
   Session& session_;
   Readback readback_{config_.device};
+  bool stops_ = false;
   const optim::Schedule schedule_{.kind = config_.optimizer.schedule,
                                   .lr = config_.optimizer.lr,
                                   .warmup = config_.optimizer.warmup,
@@ -174,16 +199,31 @@ struct Beginning {
   std::int64_t done = 0;  // steps
 };
 
+// What ranks that train one model must agree on, and whoever starts them may get wrong.
+void check_same_on_all(const TrainConfig& config, const io::TokenDataset& data, zero::Group& group) {
+  Json facts = to_json(config);
+  facts["data"] = data.identity();
+  facts["torch"] = TORCH_VERSION;
+  facts["plan"] = config.plan ? Json(io::checksum_of(plan::to_json(*config.plan).dump())) : Json(nullptr);
+  zero::check_agree(group, facts);
+}
+
 // Nothing is written yet.
 Beginning begin(const TrainConfig& config, const TrainOptions& options) {
   validate(config);
+  check(config.ranks == (options.group ? options.group->size() : 1) &&
+            config.rank == (options.group ? options.group->rank() : 0),
+        "rank ", config.rank, " of ", config.ranks, " needs a group of these ranks");
   Beginning run{.config = config, .data = open_data(config)};
+  if (options.group) check_same_on_all(config, run.data, *options.group);
   if (options.save || options.resume) run.facts = run_facts(config, run.data);
   if (!options.resume) return run;
-  run.directory.emplace(options.out_dir);
-  io::remove_unfinished_states(options.out_dir);  // also of a run that is done
+  if (config.rank == 0) {
+    run.directory.emplace(options.out_dir);
+    io::remove_unfinished_states(options.out_dir);  // also of a run that is done
+  }
   run.state = last_state(options.out_dir, run.facts);
-  if (!run.state) run.directory->check_no_steps();
+  if (!run.state && run.directory) run.directory->check_no_steps();
   if (run.state) run.done = step_of(*run.state);
   return run;
 }
@@ -202,7 +242,7 @@ void find_weights(Beginning& run, const TrainOptions& options) {
 }
 
 void make_directory(Beginning& run, const TrainConfig& given, const TrainOptions& options) {
-  if (options.resume || options.out_dir.empty()) return;
+  if (options.resume || options.out_dir.empty() || given.rank != 0) return;
   run.directory.emplace(options.out_dir, to_json(given));
   leave_plan(run.config, options.out_dir / "plan.json", /*is_new=*/true);
 }
@@ -210,7 +250,7 @@ void make_directory(Beginning& run, const TrainConfig& given, const TrainOptions
 // When all is there that the next step needs: a resume that fails before leaves the run as it was, with the
 // budgets that it had.
 void go_on_in_directory(Beginning& run, const TrainConfig& given, const TrainOptions& options) {
-  if (!options.resume) return;
+  if (!options.resume || given.rank != 0) return;
   run.directory->go_on_after(run.done, to_json(given));
   leave_plan(run.config, options.out_dir / "plan.json", /*is_new=*/false);
 }
@@ -269,7 +309,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   at::manual_seed(config.seed);
   auto setup = session->run([&] {
     const at::NoGradGuard no_grad;  // nothing of it is part of a step
-    return TrainingSetup(config, config.device, session->account());
+    return TrainingSetup(config, config.device, session->account(), options.group);
   });
   if (run.state) restore(*run.state, setup, scaler);
   run.state.reset();  // and its files with it
@@ -284,7 +324,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
 
   Stepper stepper(config, options, run.data, setup, scaler, *session);
   std::vector<double> seconds;
-  while (result.steps < config.steps && !(options.stop && *options.stop)) {
+  while (result.steps < config.steps && !stepper.stops()) {
     StepMetrics metrics = stepper.take(result.steps);
     session->end_step();
     metrics.peak_bytes = session->last_peak_bytes();

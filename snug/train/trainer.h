@@ -6,6 +6,7 @@
 #include <atomic>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -15,13 +16,18 @@
 #include "snug/train/config.h"
 #include "snug/train/metrics.h"
 
+namespace snug::zero {
+class Group;
+}  // namespace snug::zero
+
 namespace snug::train {
 
 struct TrainOptions {
-  std::filesystem::path out_dir;  // empty: nothing is written
-  std::filesystem::path trace;    // empty: no trace
-  std::int64_t traced_steps = 3;  // the trace ends after this many
-  bool tapes = false;             // the trace holds the tapes of the first step, so every region is recorded
+  std::shared_ptr<zero::Group> group;  // of config.ranks; null: this process trains by itself
+  std::filesystem::path out_dir;       // empty: nothing is written
+  std::filesystem::path trace;         // empty: no trace
+  std::int64_t traced_steps = 3;       // the trace ends after this many
+  bool tapes = false;  // the trace holds the tapes of the first step, so every region is recorded
   std::function<void(const Prediction&)> on_prediction;
   std::function<void(const StepMetrics&)> on_step;
   // What the user should know: the budget can no longer be promised, a step is not as planned, a resume

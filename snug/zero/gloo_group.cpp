@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <future>
 #include <mutex>
 #include <optional>
@@ -178,12 +179,12 @@ class GlooGroup final : public Group {
       asked = std::make_shared<c10::Event>(device_.type());
       asked->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(whole.device()));
     }
-    std::packaged_task<void()> task([this, asked, collective = std::move(collective)] {
+    Task task{.run = [this, asked, collective = std::move(collective)] {
       if (delay_.count() > 0) std::this_thread::sleep_for(delay_);
       if (asked) asked->block(*stream_);
       collective();
-    });
-    const std::shared_future<void> done = task.get_future().share();
+    }};
+    const std::shared_future<void> done = task.done.get_future().share();
     std::uint64_t number = 0;
     {
       const std::lock_guard lock(mutex_);
@@ -195,12 +196,29 @@ class GlooGroup final : public Group {
     return std::make_shared<Asked>(done, number);
   }
 
+  // Its tensors go before anybody who waits goes on.
+  struct Task {
+    std::function<void()> run;
+    std::promise<void> done = {};
+
+    void operator()() {
+      try {
+        run();
+        run = nullptr;
+        done.set_value();
+      } catch (...) {
+        run = nullptr;
+        done.set_exception(std::current_exception());
+      }
+    }
+  };
+
   void run() {
     const at::NoGradGuard no_grad;
     std::optional<c10::StreamGuard> guard;
     if (stream_) guard.emplace(*stream_);
     for (;;) {
-      std::packaged_task<void()> task;
+      Task task;
       {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return ending_ || !tasks_.empty(); });
@@ -345,7 +363,7 @@ class GlooGroup final : public Group {
   std::optional<c10::Stream> stream_;  // of the thread, on a GPU
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::packaged_task<void()>> tasks_;
+  std::deque<Task> tasks_;
   std::vector<Work> under_way_;
   std::exception_ptr why_;
   std::uint64_t asked_ = 0;

@@ -367,6 +367,12 @@ at::Tensor Sharding::sum(const at::Tensor& numbers, const std::string& what) {
   return sum;
 }
 
+Sharding::Home Sharding::home_of(const at::Tensor& parameter) const {
+  const Shared* const shared = find(parameter);
+  if (!shared || !shared->moving) return {parameter, 0};
+  return {shared->piece, shared->pieces[static_cast<std::size_t>(group_->rank())].begin};
+}
+
 void Sharding::write(const at::Tensor& parameter, const std::function<void()>& fill) {
   const std::lock_guard lock(mutex_);
   const Shared* const shared = find(parameter);

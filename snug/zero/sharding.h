@@ -82,6 +82,14 @@ class SNUG_API Sharding final : private hooks::RegionListener {
   // Numbers of this rank, [n] in fp32 or fp64; returns their sums over the ranks, in fp64.
   at::Tensor sum(const at::Tensor& numbers, const std::string& what);
 
+  // Where this rank has the parameter's weight: all of it, or what it has from element `begin` on. Between
+  // steps it may be read, and written if every rank does.
+  struct Home {
+    at::Tensor tensor;
+    std::int64_t begin;
+  };
+  Home home_of(const at::Tensor& parameter) const;
+
   // Calls `fill`, which writes the same to the whole parameter on every rank, when there is memory for it.
   void write(const at::Tensor& parameter, const std::function<void()>& fill);
   // Calls `look` when the parameter is there as a whole. All ranks do.
