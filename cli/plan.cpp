@@ -63,7 +63,8 @@ void run(const Flags& flags) {
   ChosenHardware chosen = choose_hardware(flags.hardware, config.device);
   check(!flags.measure || !names_gpu, "--measure times steps on this machine, not on ", flags.hardware,
         ": leave out --hardware");
-  const Step step = step_for(training, config, chosen.hardware);
+  check(!flags.measure || config.ranks == 1, "--measure times steps of one rank: leave out --ranks");
+  Step step = step_for(training, config, chosen.hardware);
   PlanOptions options{.host_budget_bytes = config.host_budget_bytes, .hardware = chosen.hardware};
   auto planner = make_planner(step, options);
   std::optional<plan::MeasuredCosts> costs;
@@ -77,6 +78,10 @@ void run(const Flags& flags) {
   }
   options.budget_bytes = budget(flags, *planner, chosen.hardware);
   PlannedStep planned = plan_step(step, options, planner);
+  while (!planned.decision.fits && raise_stage(training, config)) {
+    step = step_for(training, config, chosen.hardware);
+    planned = plan_step(step, options, planner = make_planner(step, options));
+  }
   const plan::Decision& decision = planned.decision;
   if (!flags.out.empty() && decision.fits) plan::save_plan(planned.plan, flags.out);
   train::take(planned.plan, config);
@@ -102,6 +107,7 @@ void add_plan(CLI::App& snug) {
                kExamples, [flags] { run(*flags); });
   add_step_flags(verb, flags->training);
   add_max_tokens(verb, flags->training);
+  add_rank_flags(verb, flags->training);
   add_host_budget(verb, flags->training);
   add_choice(verb, "--budget", "SIZE", flags->budget, parse_budget,
              "The most memory to use: 12GiB, 800MiB; default: the GPU's, or the plain step's on the CPU");

@@ -10,6 +10,13 @@
 
 namespace snug::cli {
 
+bool raise_stage(const TrainingFlags& flags, train::TrainConfig& config) {
+  constexpr int kLastStage = 3;
+  if (config.ranks == 1 || flags.zero_stage || *config.zero_stage == kLastStage) return false;
+  ++*config.zero_stage;
+  return true;
+}
+
 std::string ChosenHardware::text() const {
   return note.empty() ? hardware.name : concat(hardware.name, " (", note, ")");
 }
@@ -48,9 +55,11 @@ Step step_for(const TrainingFlags& flags, const train::TrainConfig& config, cons
 
 plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware& hardware,
                                std::uint64_t budget_bytes, train::TrainConfig& config) {
-  PlannedStep planned = plan_step(
-      step_for(flags, config, hardware),
-      {.budget_bytes = budget_bytes, .host_budget_bytes = config.host_budget_bytes, .hardware = hardware});
+  const PlanOptions options{
+      .budget_bytes = budget_bytes, .host_budget_bytes = config.host_budget_bytes, .hardware = hardware};
+  PlannedStep planned = plan_step(step_for(flags, config, hardware), options);
+  while (!planned.decision.fits && raise_stage(flags, config))
+    planned = plan_step(step_for(flags, config, hardware), options);
   if (!planned.decision.fits) throw AnswerIsNo(does_not_fit(flags, config, planned, hardware));
   train::take(std::move(planned.plan), config);
   return planned.decision;
@@ -60,6 +69,9 @@ void take_plan(const TrainingFlags& flags, const std::string& path, train::Train
   check(!flags.micro_batch && !flags.accumulation,
         "a plan says how the batch is split: leave out --micro-batch and --accumulation");
   plan::Plan plan = plan::load_plan(path);
+  const auto stage = plan.step.find("zero_stage");
+  if (config.ranks > 1 && !flags.zero_stage && stage != plan.step.end() && stage->is_number_integer())
+    config.zero_stage = stage->get<int>();
   try {
     train::check_plan(plan, config);
   } catch (const Error& error) {

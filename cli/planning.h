@@ -9,9 +9,9 @@
 #include "cli/training_flags.h"
 #include "snug/plan/hardware.h"
 #include "snug/plan/planner.h"
-#include "snug/trace/ledger.h"
 #include "snug/session/plan_step.h"
 #include "snug/session/verify.h"
+#include "snug/trace/ledger.h"
 
 namespace snug::cli {
 
@@ -25,6 +25,9 @@ struct ChosenHardware {
 
 // By name or file if one is given, else what is here: as last probed, or its preset.
 ChosenHardware choose_hardware(const std::string& given, c10::Device device);
+
+// Where ranks may choose what they share out, the next stage, if there is one.
+bool raise_stage(const TrainingFlags& flags, train::TrainConfig& config);
 
 // Makes a plan for the budget and puts it into the configuration. Throws AnswerIsNo if nothing fits.
 plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware& hardware,

@@ -75,6 +75,11 @@ train::TrainConfig plain_config(const train::TrainConfig& config, const Planner&
   return plain;
 }
 
+std::string of_each_rank(const train::TrainConfig& config) {
+  if (!config.zero_stage) return "";
+  return fmt::format(" of each of {} ranks, ZeRO stage {}", config.ranks, *config.zero_stage);
+}
+
 // At the peak of the leanest plan, so what waits on the host is not among it.
 struct StatesThere {
   std::uint64_t parameters, gradients, optimizer;
@@ -117,7 +122,7 @@ std::string ladder(const train::TrainConfig& config, const Planner& planner, con
   if (decision.plain.peak_bytes > plain.peak.total)
     text += fmt::format("beside it {} for context, libraries and the allocator's rounding\n",
                         format_bytes(decision.plain.peak_bytes - plain.peak.total));
-  text += fmt::format("\nBudget {}\n", format_bytes(decision.budget_bytes));
+  text += fmt::format("\nBudget {}{}\n", format_bytes(decision.budget_bytes), of_each_rank(config));
   for (const plan::Lever& lever : decision.levers) text += lever_line(lever, planner, taken);
   if (decision.levers.empty()) text += "  nothing needs to be done: the plain step fits\n";
   text += fmt::format(
@@ -153,9 +158,9 @@ std::string does_not_fit(const TrainingFlags& flags, const train::TrainConfig& c
   const Planner& planner = *planned.planner;
   const StatesThere states = states_of_leanest(flags, config, planned.plan);
   std::string text = fmt::format(
-      "does not fit {}: the leanest plan needs {}, {} more ({}, in {})\n\n"
+      "does not fit {}{}: the leanest plan needs {}, {} more ({}, in {})\n\n"
       "  parameters {:>12}\n  gradients  {:>12}\n  optimizer  {:>12}\n  the rest   {:>12}\n",
-      format_bytes(decision.budget_bytes), format_bytes(decision.taken.peak_bytes),
+      format_bytes(decision.budget_bytes), of_each_rank(config), format_bytes(decision.taken.peak_bytes),
       format_bytes(decision.missing_bytes), plan::text(planner.candidate(decision.taken).setting),
       decision.binds, format_bytes(states.parameters), format_bytes(states.gradients),
       format_bytes(states.optimizer),

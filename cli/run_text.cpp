@@ -33,7 +33,7 @@ Json or_null(const std::optional<Number>& number) {
 std::string heading(const TrainConfig& config, const fs::path& weights, const fs::path& out_dir) {
   return fmt::format(
       "model   {}: {} parameters, {} on {}, {}\n"
-      "data    {}: {} x {} tokens per step{}\n"
+      "data    {}: {} x {} tokens per step{}{}\n"
       "run     {} {} of {}, into {}\n",
       config.model_name, train::grouped(models::parameter_count(config.model)), name(config.precision),
       config.device.str(),
@@ -43,6 +43,7 @@ std::string heading(const TrainConfig& config, const fs::path& weights, const fs
       config.accumulation() > 1
           ? fmt::format(", in {} micro-batches of {}", config.accumulation(), config.micro_batch)
           : "",
+      config.zero_stage ? fmt::format("\nranks   {}, ZeRO stage {}", config.ranks, *config.zero_stage) : "",
       config.steps, config.steps == 1 ? "step" : "steps", name(config.optimizer.kind), out_dir.string());
 }
 
@@ -108,6 +109,10 @@ Json document(const TrainConfig& config, const TrainResult& result, const fs::pa
   if (config.device.is_cuda()) {
     json["predicted"]["reserved_bytes"] = result.predicted.reserved_bytes;
     json["predicted"]["process_bytes"] = result.predicted.budget_use();
+  }
+  if (config.zero_stage) {
+    json["ranks"] = config.ranks;
+    json["zero_stage"] = *config.zero_stage;
   }
   if (result.loss_scale) {
     json["skipped_steps"] = result.skipped;

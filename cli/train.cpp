@@ -179,7 +179,10 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
                    text_to);
              warn_if_above_budget(config, predicted.budget_use());
            },
-       .on_step = [&](const train::StepMetrics& metrics) { progress.show(metrics); },
+       .on_step =
+           [&](const train::StepMetrics& metrics) {
+             if (config.rank == 0) progress.show(metrics);
+           },
        .on_trouble =
            [](const std::string& text) { print(with_flags("snug: warning: " + text + "\n"), stderr); },
        .save = !flags.no_save,
