@@ -168,28 +168,30 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
   if (flags.verify) verify_first(config, text_to);
   train::Progress progress({.steps = config.steps, .budget_bytes = config.budget_bytes});
   const TrainResult result = train::train(
-      config,
-      {.group = group,
-       .out_dir = out_dir,
-       .trace = flags.resume || config.rank != 0 ? fs::path() : out_dir / "trace",
-       .on_prediction =
-           [&](const Prediction& predicted) {
-             print(heading(config, weights_of(config, flags), out_dir) + plan_text +
-                       prediction(config, predicted.peak),
-                   text_to);
-             warn_if_above_budget(config, predicted.budget_use());
-           },
-       .on_step =
-           [&](const train::StepMetrics& metrics) {
-             if (config.rank == 0) progress.show(metrics);
-           },
-       .on_trouble =
-           [](const std::string& text) { print(with_flags("snug: warning: " + text + "\n"), stderr); },
-       .save = !flags.no_save,
-       .save_every = flags.save_every,
-       .keep_last = static_cast<std::size_t>(flags.keep_last.value_or(2)),
-       .resume = flags.resume,
-       .stop = &stop_on_signal(config.rank == 0 ? "this step" : "")});
+      config, {.group = group,
+               .out_dir = out_dir,
+               .trace = flags.resume || config.rank != 0 ? fs::path() : out_dir / "trace",
+               .on_prediction =
+                   [&](const Prediction& predicted) {
+                     print(heading(config, weights_of(config, flags), out_dir) + plan_text +
+                               prediction(config, predicted.peak),
+                           text_to);
+                     warn_if_above_budget(config, predicted.budget_use());
+                   },
+               .on_step =
+                   [&](const train::StepMetrics& metrics) {
+                     if (config.rank == 0) progress.show(metrics);
+                   },
+               .on_trouble =
+                   [&](const std::string& text) {
+                     const std::string who = config.rank == 0 ? "" : fmt::format("rank {}: ", config.rank);
+                     print(with_flags("snug: warning: " + who + text + "\n"), stderr);
+                   },
+               .save = !flags.no_save,
+               .save_every = flags.save_every,
+               .keep_last = static_cast<std::size_t>(flags.keep_last.value_or(2)),
+               .resume = flags.resume,
+               .stop = &stop_on_signal(config.rank == 0 ? "this step" : "")});
   progress.end();
   print(summary(config, result, out_dir), text_to);
   if (flags.json) print_json(document(config, result, out_dir));

@@ -7,6 +7,7 @@
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/base/mapped_file.h"
+#include "snug/io/files_of_ranks.h"
 
 namespace snug::io {
 namespace fs = std::filesystem;
@@ -20,7 +21,8 @@ bool goes_along(const fs::directory_entry& entry) {
   const std::string name = entry.path().filename().string(), extension = entry.path().extension().string();
   if (name.starts_with(".") || !entry.is_regular_file(ignored) || entry.file_size(ignored) > kLargest)
     return false;
-  if (name == "config.json" || name == "state.json" || name.ends_with(".index.json")) return false;
+  if (name == "config.json" || name == "state.json" || name == kShapes || name.ends_with(".index.json"))
+    return false;
   constexpr std::array kExtensions = {".json", ".txt", ".model", ".jinja", ".md"};
   return name == "LICENSE" || std::ranges::find(kExtensions, extension) != kExtensions.end();
 }

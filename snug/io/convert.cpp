@@ -28,15 +28,15 @@ at::Tensor joined(const at::Tensor& weight, const at::Tensor& remainder) {
 }
 
 // The exact value behind a 16-bit weight, where the optimizer of a training state has it; else undefined.
-at::Tensor exact(const SafetensorsFile& optimizer, const std::string& name, const at::Tensor& weight) {
-  const auto checked = [&](const TensorEntry& entry, c10::ScalarType dtype) {
-    check(entry.dtype == dtype && weight.sizes() == at::IntArrayRef(entry.shape), optimizer.path().string(),
-          ": '", entry.name, "' is ", safetensors_name(entry.dtype), " ", at::IntArrayRef(entry.shape),
-          ", expected ", safetensors_name(dtype), " ", weight.sizes());
-    return optimizer.tensor(entry);
+at::Tensor exact(const StoredTensors& optimizer, const std::string& name, const at::Tensor& weight) {
+  const auto checked = [&](const StoredTensor& tensor, c10::ScalarType dtype) {
+    check(tensor.dtype == dtype && weight.sizes() == at::IntArrayRef(tensor.shape), tensor.where(), " is ",
+          safetensors_name(tensor.dtype), " ", at::IntArrayRef(tensor.shape), ", expected ",
+          safetensors_name(dtype), " ", weight.sizes());
+    return tensor.whole();
   };
-  if (const TensorEntry* master = optimizer.find("master." + name)) return checked(*master, c10::kFloat);
-  const TensorEntry* remainder = optimizer.find("remainder." + name);
+  if (const StoredTensor* master = optimizer.find("master." + name)) return checked(*master, c10::kFloat);
+  const StoredTensor* remainder = optimizer.find("remainder." + name);
   if (!remainder || weight.scalar_type() != c10::kBFloat16) return {};
   return joined(weight, checked(*remainder, c10::kShort));
 }
@@ -97,7 +97,7 @@ Converted convert_weights(const fs::path& from, const fs::path& to, const Conver
   const fs::path target = to.has_filename() ? to : to.parent_path();
   check(!fs::exists(target, error), target.string(), ": exists already; expected a new folder");
   check(options.shard_bytes > 0, "a file of weights must hold more than 0 bytes");
-  const WeightFiles weights(from);
+  const StoredTensors weights = open_weights(from);
   std::optional<SavedState> state;
   if (is_training_state(from)) {
     if (options.dtype == c10::kFloat)
@@ -107,29 +107,25 @@ Converted convert_weights(const fs::path& from, const fs::path& to, const Conver
   }
 
   std::vector<TensorSource> sources;
-  std::size_t done = 0, count = 0;
-  for (const SafetensorsFile& file : weights.files()) {
-    count += file.entries().size();
-    for (const TensorEntry& entry : file.entries()) {
-      const bool changes = options.dtype && c10::isFloatingType(entry.dtype);
-      const c10::ScalarType dtype = changes ? *options.dtype : entry.dtype;
-      sources.push_back({entry.name, dtype, entry.shape, [&, dtype] {
-                           if (options.stop && *options.stop)
-                             throw RunError(concat(target.string(), ": stopped, and nothing was left there"));
-                           const at::Tensor weight = file.tensor(entry);
-                           at::Tensor value;
-                           if (state && dtype == c10::kFloat)
-                             value = exact(state->optimizer(), entry.name, weight);
-                           if (!value.defined()) value = weight;
-                           const at::Tensor result = value.to(dtype, /*non_blocking=*/false, /*copy=*/true);
-                           if (dtype != entry.dtype)
-                             refuse_overflow(value, result,
-                                             concat(file.path().string(), ": '", entry.name, "'"));
-                           file.release(entry);
-                           if (options.on_tensor) options.on_tensor(++done, count);
-                           return result;
-                         }});
-    }
+  std::size_t done = 0;
+  const std::size_t count = weights.all().size();
+  for (const StoredTensor& tensor : weights.all()) {
+    const bool changes = options.dtype && c10::isFloatingType(tensor.dtype);
+    const c10::ScalarType dtype = changes ? *options.dtype : tensor.dtype;
+    sources.push_back({tensor.name, dtype, tensor.shape, [&, dtype] {
+                         if (options.stop && *options.stop)
+                           throw RunError(concat(target.string(), ": stopped, and nothing was left there"));
+                         const at::Tensor weight = tensor.whole();
+                         at::Tensor value;
+                         if (state && dtype == c10::kFloat)
+                           value = exact(state->optimizer(), tensor.name, weight);
+                         if (!value.defined()) value = weight;
+                         const at::Tensor result = value.to(dtype, /*non_blocking=*/false, /*copy=*/true);
+                         if (dtype != tensor.dtype) refuse_overflow(value, result, tensor.where());
+                         tensor.release();
+                         if (options.on_tensor) options.on_tensor(++done, count);
+                         return result;
+                       }});
   }
 
   UnfinishedFolder part(target);

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
+#include <optional>
 #include <string_view>
 #include <system_error>
 
 #include "snug/base/error.h"
 #include "snug/io/checksum.h"
+#include "snug/io/files_of_ranks.h"
 #include "snug/io/unfinished_folder.h"
 
 namespace snug::io {
@@ -26,7 +29,7 @@ enum class Part { Config, Model, All };  // each with what is in the one before
 
 bool is_in(Part part, std::string_view name) {
   if (part == Part::Config) return name == kConfig;
-  return part == Part::All || name != kOptimizer;
+  return part == Part::All || !name.starts_with("optimizer");
 }
 
 void check_file(const fs::path& path, const Json& noted) {
@@ -62,41 +65,122 @@ Written read_state(const fs::path& folder) {
 }
 
 // Returns its facts.
-Json check_state(const fs::path& folder, Part part) {
+Json check_state(const fs::path& folder, Part part, int rank = 0, int ranks = 1) {
   const auto [facts, files] = read_state(folder);
   const JsonReader noted(files, concat((folder / kState).string(), ": files"));
-  for (const char* name : {kConfig, kModel, kOptimizer})
+  const bool is_of_ranks = files.contains(kShapes);
+  for (const char* name : {kConfig, is_of_ranks ? kShapes : kModel, is_of_ranks ? kShapes : kOptimizer})
     if (is_in(part, name)) noted.required<Json>(name);
+  int place = 0;
   for (const auto& [name, file] : files.items())
-    if (is_in(part, name)) check_file(folder / name, file);
+    if (is_in(part, name) && place++ % ranks == rank) check_file(folder / name, file);
   return facts;
+}
+
+StoredTensors open_optimizer(const fs::path& folder) {
+  return is_written_by_ranks(folder) ? open_optimizer_of_ranks(folder) : StoredTensors({folder / kOptimizer});
 }
 
 }  // namespace
 
-void write_training_state(const fs::path& folder, const TrainingState& state) {
-  UnfinishedFolder part(folder);
-  Json files;
-  const auto note = [&](const std::string& name, const std::string& checksum) {
-    files[name] = {{"bytes", fs::file_size(part.path() / name)}, {"xxh3", checksum}};
-  };
-  const auto write = [&](const std::string& name, const std::string& text) {
-    write_to_disk(part.path() / name, text);
+namespace {
+
+// Files of an unfinished state, and what state.json says of them.
+class Files {
+ public:
+  explicit Files(fs::path folder) : folder_(std::move(folder)) {}
+
+  void write(const std::string& name, const std::string& text) {
+    write_to_disk(folder_ / name, text);
     note(name, checksum_of(text));
-  };
-  write(kConfig, state.model_config.dump(2) + "\n");
-  note(kModel, write_safetensors(part.path() / kModel, state.model, {{"format", "pt"}}));
-  note(kOptimizer, write_safetensors(part.path() / kOptimizer, state.optimizer));
-  for (const auto& [name, bytes] : state.companions) write(name, bytes);
-  Json all = {{"version", kVersion}, {"facts", state.facts}, {"files", files}};
-  all["xxh3"] = checksum_of(all.dump());
-  write_to_disk(part.path() / kState, all.dump(2) + "\n");
+  }
+  void write(const std::string& name, const std::vector<TensorSource>& tensors,
+             const std::map<std::string, std::string>& metadata = {}) {
+    note(name, write_safetensors(folder_ / name, tensors, metadata));
+  }
+  void add(const Json& others) { noted_.update(others); }
+
+  // All that is not of tensors.
+  void finish(const TrainingState& state) {
+    write(kConfig, state.model_config.dump(2) + "\n");
+    for (const auto& [name, bytes] : state.companions) write(name, bytes);
+    Json all = {{"version", kVersion}, {"facts", state.facts}, {"files", noted_}};
+    all["xxh3"] = checksum_of(all.dump());
+    write_to_disk(folder_ / kState, all.dump(2) + "\n");
+  }
+  const Json& noted() const { return noted_; }
+
+ private:
+  void note(const std::string& name, const std::string& checksum) {
+    noted_[name] = {{"bytes", fs::file_size(folder_ / name)}, {"xxh3", checksum}};
+  }
+
+  fs::path folder_;
+  Json noted_ = Json::object();
+};
+
+// What all ranks do between two exchanges. All throw what one of them throws; what each returns, by rank.
+std::vector<Json> on_all(const WritingRanks& together, const std::function<Json()>& mine) {
+  Json said;
+  try {
+    said = {{"done", mine()}};
+  } catch (const std::exception& error) {
+    said = {{"error", error.what()}};
+  }
+  std::vector<Json> done;
+  for (const std::string& text : together.exchange(said.dump())) {
+    const Json one = Json::parse(text);
+    if (one.contains("error")) throw RunError(one["error"].get<std::string>());
+    done.push_back(one["done"]);
+  }
+  return done;
+}
+
+void write_together(const fs::path& folder, const TrainingState& state, const WritingRanks& together) {
+  std::optional<UnfinishedFolder> part;
+  const bool is_first = together.rank == 0;
+  const fs::path path = on_all(together,
+                               [&]() -> Json {
+                                 if (!is_first) return "";
+                                 return part.emplace(folder).path().string();
+                               })[0]
+                            .get<std::string>();
+  Files files(path);
+  const std::vector<Json> written = on_all(together, [&] {
+    const auto write = [&](const char* stem, const std::vector<TensorSource>& tensors) {
+      files.write(file_of_rank(stem, together.rank, together.ranks), tensors);
+    };
+    write("model", state.model);
+    write("optimizer", state.optimizer);
+    if (is_first)
+      files.write(kShapes, shapes_json(together.ranks, together.model, together.optimizer).dump(2) + "\n");
+    return files.noted();
+  });
+  on_all(together, [&]() -> Json {
+    if (!is_first) return "";
+    for (const Json& noted : written) files.add(noted);
+    files.finish(state);
+    part->finish();
+    return "";
+  });
+}
+
+}  // namespace
+
+void write_training_state(const fs::path& folder, const TrainingState& state, const WritingRanks* together) {
+  if (together) return write_together(folder, state, *together);
+  UnfinishedFolder part(folder);
+  Files files(part.path());
+  files.write(kModel, state.model, {{"format", "pt"}});
+  files.write(kOptimizer, state.optimizer);
+  files.finish(state);
   part.finish();
 }
 
-SavedState::SavedState(const fs::path& folder) : folder_(folder), facts_(check_state(folder, Part::All)) {
-  optimizer_ = std::make_unique<SafetensorsFile>(folder / kOptimizer);
-}
+SavedState::SavedState(const fs::path& folder, int rank, int ranks)
+    : folder_(folder),
+      facts_(check_state(folder, Part::All, rank, ranks)),
+      optimizer_(open_optimizer(folder)) {}
 
 bool is_training_state(const fs::path& folder) {
   std::error_code ignored;

@@ -6,12 +6,13 @@
 //                      tokenizer.json, ...                what else belongs to the model
 //
 // A folder is written under another name, brought to the disk and renamed, so that neither a kill nor a power
-// cut leaves half of one. Tensors are written and read one at a time.
+// cut leaves half of one. Tensors are written and read one at a time. Ranks write one folder together, each
+// its pieces: see files_of_ranks.h.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,8 +20,8 @@
 #include "snug/base/export.h"
 #include "snug/base/json.h"
 #include "snug/io/companions.h"
-#include "snug/io/safetensors.h"
 #include "snug/io/safetensors_writer.h"
+#include "snug/io/stored_tensors.h"
 
 namespace snug::io {
 
@@ -31,23 +32,34 @@ struct TrainingState {
   std::vector<Companion> companions;  // of the model that training began with
 };
 
-// Throws RunError, and leaves what was there, if it cannot be written.
-SNUG_API void write_training_state(const std::filesystem::path& folder, const TrainingState& state);
+// Ranks that write one state.
+struct WritingRanks {
+  int rank = 0, ranks = 1;
+  StoredTensors::Shapes model, optimizer;  // of all tensors of which any rank has a piece
+  // Gives each rank's text to all, by rank; all call it as often.
+  std::function<std::vector<std::string>(const std::string&)> exchange;
+};
 
-// One that was written. Opening it reads every byte once.
+// Throws RunError, and leaves what was there, if it cannot be written. `together`: all ranks call it, each
+// with its own tensors (StoredTensors::piece_name); what else there is is rank 0's. All throw if one does.
+SNUG_API void write_training_state(const std::filesystem::path& folder, const TrainingState& state,
+                                   const WritingRanks* together = nullptr);
+
+// One that was written. Opening it reads every byte once: of several files each `ranks`th, from that of
+// `rank` on.
 class SNUG_API SavedState {
  public:
   // Throws Error for a file that is missing or not what was written, and for a version that is not known.
-  explicit SavedState(const std::filesystem::path& folder);
+  explicit SavedState(const std::filesystem::path& folder, int rank = 0, int ranks = 1);
 
   const Json& facts() const { return facts_; }
-  const SafetensorsFile& optimizer() const { return *optimizer_; }
+  const StoredTensors& optimizer() const { return optimizer_; }
   const std::filesystem::path& folder() const { return folder_; }  // also a folder of weights
 
  private:
   std::filesystem::path folder_;
   Json facts_;
-  std::unique_ptr<SafetensorsFile> optimizer_;
+  StoredTensors optimizer_;
 };
 
 // Whether a folder is a training state, or a model that somebody published.

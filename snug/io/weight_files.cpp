@@ -7,6 +7,7 @@
 
 #include "snug/base/error.h"
 #include "snug/base/json.h"
+#include "snug/io/files_of_ranks.h"
 
 namespace snug::io {
 namespace fs = std::filesystem;
@@ -46,41 +47,52 @@ void refuse_what_is_no_model(const fs::path& path) {
   std::error_code ignored;
   check(path.extension() != ".safetensors" || !fs::is_regular_file(path, ignored), path.string(),
         " is a file of weights: give the folder that it is in");
-  const bool has_weights = is_there(path / kSingle) || is_there(path / kIndex);
+  const bool has_weights = is_there(path / kSingle) || is_there(path / kIndex) || is_written_by_ranks(path);
   check(has_weights || !is_there(path / "metrics.jsonl"), path.string(),
         " is a run of snug train, not a model: its models are in ", (path / "state" / "step-N").string());
 }
 
 fs::path file_of_weights(const fs::path& folder) {
+  if (is_written_by_ranks(folder)) return folder / kShapes;
   return folder / (is_there(folder / kSingle) ? kSingle : kIndex);
 }
 
-WeightFiles::WeightFiles(const fs::path& folder) : folder_(folder) {
-  refuse_what_is_no_model(folder);
-  if (is_there(folder / kSingle)) {
-    files_.emplace_back(folder / kSingle);
-    return;
+namespace {
+
+StoredTensors open_index(const fs::path& path) {
+  const auto index = read_index(path);
+  std::vector<fs::path> files;
+  for (const auto& [name, tensors] : index) {
+    files.push_back(path.parent_path() / name);
+    check(is_there(files.back()), path.string(), ": '", name, "' is missing, which holds '", tensors.front(),
+          "'");
   }
+  StoredTensors stored(files);
+  for (const auto& file : stored.files()) {
+    const std::string name = file->path().filename().string();
+    const std::vector<std::string>& tensors = index.at(name);
+    for (const std::string& tensor : tensors)
+      check(file->find(tensor), path.string(), ": '", tensor, "' is not in ", name,
+            ", where it is said to be");
+    if (file->entries().size() == tensors.size()) continue;
+    const std::set<std::string> named(tensors.begin(), tensors.end());
+    for (const TensorEntry& entry : file->entries())
+      check(named.contains(entry.name), path.string(), ": '", entry.name, "' in ", name, " is not named");
+  }
+  return stored;
+}
+
+}  // namespace
+
+StoredTensors open_weights(const fs::path& folder) {
+  refuse_what_is_no_model(folder);
+  if (is_written_by_ranks(folder)) return open_model_of_ranks(folder);
+  if (is_there(folder / kSingle)) return StoredTensors({folder / kSingle});
   const bool has_pickle =
       is_there(folder / "pytorch_model.bin") || is_there(folder / "pytorch_model.bin.index.json");
   check(is_there(folder / kIndex), folder.string(), ": no weights: expected ", kSingle, " or ", kIndex,
         has_pickle ? "; pytorch_model.bin is not read, save the model with safetensors" : "");
-  open_index(folder / kIndex);
-}
-
-void WeightFiles::open_index(const fs::path& path) {
-  for (const auto& [name, tensors] : read_index(path)) {
-    check(is_there(folder_ / name), path.string(), ": '", name, "' is missing, which holds '",
-          tensors.front(), "'");
-    const SafetensorsFile& file = files_.emplace_back(folder_ / name);
-    for (const std::string& tensor : tensors)
-      check(file.find(tensor), path.string(), ": '", tensor, "' is not in ", name,
-            ", where it is said to be");
-    if (file.entries().size() == tensors.size()) continue;
-    const std::set<std::string> named(tensors.begin(), tensors.end());
-    for (const TensorEntry& entry : file.entries())
-      check(named.contains(entry.name), path.string(), ": '", entry.name, "' in ", name, " is not named");
-  }
+  return open_index(folder / kIndex);
 }
 
 }  // namespace snug::io

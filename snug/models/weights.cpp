@@ -1,5 +1,6 @@
 #include "snug/models/weights.h"
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 
 #include <map>
@@ -13,7 +14,7 @@
 namespace snug::models {
 namespace {
 
-using io::TensorEntry;
+using io::StoredTensor;
 
 // Files of a model without its head leave out the name of what is around it.
 std::string_view prefix(const ModelConfig& config) {
@@ -38,20 +39,18 @@ class Loader {
     for (auto& item : model.named_parameters()) missing_.emplace(item.key(), item.value());
   }
 
-  void load(const io::SafetensorsFile& file) {
-    for (const TensorEntry& entry : file.entries()) {
-      if (is_of_no_use(entry.name, config_)) continue;
-      const std::string where = concat(file.path().string(), ": '", entry.name, "'");
-      if (config_.tied_embeddings && entry.name == "lm_head.weight") {
-        head_ = {&file, &entry};
-        continue;
-      }
-      auto parameter = missing_.find(entry.name);
-      if (parameter == missing_.end()) parameter = missing_.find(concat(prefix(config_), entry.name));
-      check(parameter != missing_.end(), where, " is no parameter of the model that config.json describes");
-      copy(file, entry, parameter->second, where);
-      missing_.erase(parameter);
+  void load(const StoredTensor& tensor) {
+    if (is_of_no_use(tensor.name, config_)) return;
+    if (config_.tied_embeddings && tensor.name == "lm_head.weight") {
+      head_ = &tensor;
+      return;
     }
+    auto parameter = missing_.find(tensor.name);
+    if (parameter == missing_.end()) parameter = missing_.find(concat(prefix(config_), tensor.name));
+    check(parameter != missing_.end(), tensor.where(),
+          " is no parameter of the model that config.json describes");
+    copy(tensor, parameter->second);
+    missing_.erase(parameter);
   }
 
   void check_complete(const std::filesystem::path& folder) const {
@@ -64,51 +63,48 @@ class Loader {
   // A head beside an embedding that serves as the head must be the same tensor: else the model is another
   // one.
   void check_head(const at::Tensor& embedding) const {
-    const auto [file, entry] = head_;
-    if (!file) return;
-    const bool same_shape = embedding.sizes() == at::IntArrayRef(entry->shape);
-    const Home home = home_of(embedding);
-    const bool same = same_shape && (embedding.is_meta() ||
-                                     at::equal(stretch(*file, *entry, home).to(embedding.scalar_type()),
-                                               home.tensor.view(-1).cpu()));
-    file->release(*entry);
-    check(same, file->path().string(),
-          ": 'lm_head.weight' differs from the embedding, although config.json says that they are",
+    if (!head_) return;
+    const bool same_shape = embedding.sizes() == at::IntArrayRef(head_->shape);
+    const bool same = same_shape && (embedding.is_meta() || is_same(*head_, home_of(embedding)));
+    head_->release();
+    check(same, head_->where(), " differs from the embedding, although config.json says that they are",
           " one; set tie_word_embeddings to false there");
   }
 
  private:
   Home home_of(const at::Tensor& parameter) const { return home_of_ ? home_of_(parameter) : Home{parameter}; }
 
-  static at::Tensor stretch(const io::SafetensorsFile& file, const TensorEntry& entry, const Home& home) {
-    return file.tensor(entry).view(-1).narrow(0, home.begin, home.tensor.numel());
+  static bool is_same(const StoredTensor& tensor, const Home& home) {
+    const at::Tensor there = home.tensor.view(-1).cpu();
+    const at::Tensor stored = at::empty_like(there);
+    tensor.copy_to(stored, home.begin);
+    return at::equal(stored, there);
   }
 
-  void copy(const io::SafetensorsFile& file, const TensorEntry& entry, const at::Tensor& parameter,
-            const std::string& where) const {
-    check(is_plain(entry.dtype), where, ": expected F32, BF16, F16 or F64, got ",
-          io::safetensors_name(entry.dtype));
-    check(parameter.sizes() == at::IntArrayRef(entry.shape), where, ": the model needs ", parameter.sizes(),
-          ", got ", at::IntArrayRef(entry.shape));
+  void copy(const StoredTensor& tensor, const at::Tensor& parameter) const {
+    check(is_plain(tensor.dtype), tensor.where(), ": expected F32, BF16, F16 or F64, got ",
+          io::safetensors_name(tensor.dtype));
+    check(parameter.sizes() == at::IntArrayRef(tensor.shape), tensor.where(), ": the model needs ",
+          parameter.sizes(), ", got ", at::IntArrayRef(tensor.shape));
     if (parameter.is_meta()) return;
     const Home home = home_of(parameter);
-    home.tensor.view(-1).copy_(stretch(file, entry, home));
-    file.release(entry);
+    tensor.copy_to(home.tensor, home.begin);
+    tensor.release();
   }
 
   const ModelConfig& config_;
   const HomeOf& home_of_;
   std::map<std::string, at::Tensor> missing_;
-  std::pair<const io::SafetensorsFile*, const TensorEntry*> head_ = {};  // that is not needed
+  const StoredTensor* head_ = nullptr;  // that is not needed
 };
 
 }  // namespace
 
 void load_weights(LanguageModel& model, const std::filesystem::path& folder, const HomeOf& home_of) {
   at::NoGradGuard no_grad;
-  const io::WeightFiles weights(folder);
+  const io::StoredTensors weights = io::open_weights(folder);
   Loader loader(model, home_of);
-  for (const io::SafetensorsFile& file : weights.files()) loader.load(file);
+  for (const StoredTensor& tensor : weights.all()) loader.load(tensor);
   loader.check_complete(folder);
   loader.check_head(model.parameters()[0]);
 }

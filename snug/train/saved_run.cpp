@@ -9,6 +9,7 @@
 #include <cmath>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -46,23 +47,39 @@ Json model_config(const TrainConfig& config) {
   return json;
 }
 
+// With what else last bits depend on: in which order ranks add up gradients.
 Json split_json(const TrainConfig& config) {
-  return {{"micro_batch", config.micro_batch},
-          {"accumulation", config.accumulation()},
-          {"head_chunks", config.head_chunks}};
+  Json split = {{"micro_batch", config.micro_batch},
+                {"accumulation", config.accumulation()},
+                {"head_chunks", config.head_chunks}};
+  if (config.ranks == 1) return split;
+  split["ranks"] = config.ranks;
+  split["sums"] = *config.zero_stage >= 2 && config.accumulation() > 1 ? "in every pass" : "once a step";
+  return split;
 }
 
 std::string split_text(const Json& split, const std::string& where) {
   const JsonReader json(split, where);
   const auto chunks = json.required<std::int64_t>("head_chunks");
-  return concat(json.required<std::int64_t>("micro_batch"), " x ",
-                json.required<std::int64_t>("accumulation"),
-                chunks > 0 ? concat(" with the head in ", chunks) : "");
+  std::string text =
+      concat(json.required<std::int64_t>("micro_batch"), " x ", json.required<std::int64_t>("accumulation"),
+             chunks > 0 ? concat(" with the head in ", chunks) : "");
+  if (!json.has("ranks")) return text;
+  return concat(text, " on ", json.required<std::int64_t>("ranks"), " ranks that add up gradients ",
+                json.required<std::string>("sums"));
+}
+
+bool has_finite_weights_on_all(zero::Sharding& sharding) {
+  bool mine = true;
+  for (const auto& stretch : sharding.own()) mine = mine && stretch.weights.isfinite().all().item<bool>();
+  const auto all = sharding.group().exchange(mine ? "finite" : "", "looking for weights that are not finite");
+  return std::ranges::none_of(all, &std::string::empty);
 }
 
 // NaN is both the least and the most.
 bool has_finite_weights(const TrainingSetup& setup) {
   at::NoGradGuard no_grad;
+  if (setup.sharding) return has_finite_weights_on_all(*setup.sharding);
   for (std::size_t i = 0; i < setup.optimizer->parameters().size(); ++i) {
     const auto [least, most] = at::aminmax(setup.optimizer->weight(i));
     if (!std::isfinite(least.item<double>()) || !std::isfinite(most.item<double>())) return false;
@@ -139,19 +156,74 @@ std::vector<Content> generators(const TrainingSetup& setup) {
   return contents;
 }
 
-at::Tensor find(const io::SafetensorsFile& file, const std::string& name) {
-  const io::TensorEntry* entry = file.find(name);
-  check(entry, file.path().string(), ": '", name, "' is missing");
-  return file.tensor(*entry);
+std::string file_of(const io::StoredTensors& stored) {
+  return stored.files().front()->path().string();
 }
 
-void copy_into(at::Tensor tensor, const io::SafetensorsFile& file, const std::string& name) {
-  const at::Tensor saved = find(file, name);
-  check(saved.sizes() == tensor.sizes() && saved.scalar_type() == tensor.scalar_type(), file.path().string(),
-        ": '", name, "' is ", saved.scalar_type(), " ", saved.sizes(), ", expected ", tensor.scalar_type(),
-        " ", tensor.sizes());
-  tensor.copy_(saved);
-  file.release(*file.find(name));
+const io::StoredTensor& find(const io::StoredTensors& stored, const std::string& name) {
+  const io::StoredTensor* const found = stored.find(name);
+  check(found, file_of(stored), ": '", name, "' is missing");
+  return *found;
+}
+
+// `to`: all of a tensor of these sizes, or its elements from `begin` on.
+void copy_into(const at::Tensor& to, std::int64_t begin, at::IntArrayRef sizes,
+               const io::StoredTensor& saved) {
+  check(sizes == at::IntArrayRef(saved.shape) && saved.dtype == to.scalar_type(), saved.where(), " is ",
+        saved.dtype, " ", at::IntArrayRef(saved.shape), ", expected ", to.scalar_type(), " ", sizes);
+  saved.copy_to(to, begin);
+  saved.release();
+}
+
+// By parameter.
+std::unordered_map<const c10::TensorImpl*, std::string> names_of(const TrainingSetup& setup) {
+  std::unordered_map<const c10::TensorImpl*, std::string> names;
+  for (const auto& item : setup.model->named_parameters())
+    names[item.value().unsafeGetTensorImpl()] = item.key();
+  return names;
+}
+
+// What one of several ranks writes, and the shapes of all that they write together.
+void describe_part(const TrainingSetup& setup, io::TrainingState& state, io::WritingRanks& together) {
+  const auto names = names_of(setup);
+  const auto name_of = [&](const at::Tensor& parameter) { return names.at(parameter.unsafeGetTensorImpl()); };
+  const std::vector<optim::StateTensor> states = setup.optimizer->state();
+  for (const auto& [parameter, begin, count, weights, trained, offset] : setup.sharding->own()) {
+    const std::string name = name_of(parameter);
+    state.model.push_back(io::source_of(io::StoredTensors::piece_name(name, begin), weights));
+    for (const optim::StateTensor& one : states) {
+      if (trained != one.parameter || (one.tensor.dim() == 0 && begin > 0)) continue;
+      const std::string full = concat(one.name, ".", name);
+      state.optimizer.push_back(one.tensor.dim() == 0
+                                    ? io::source_of(full, one.tensor)
+                                    : io::source_of(io::StoredTensors::piece_name(full, begin),
+                                                    one.tensor.view(-1).narrow(0, offset, count)));
+    }
+  }
+  for (const auto& item : setup.model->named_parameters())
+    together.model[item.key()] = item.value().sizes().vec();
+  for (const optim::StateTensor& one : states)
+    for (const at::Tensor& parameter : setup.sharding->like(one.parameter))
+      together.optimizer[concat(one.name, ".", name_of(parameter))] =
+          one.tensor.dim() == 0 ? std::vector<std::int64_t>() : parameter.sizes().vec();
+  if (together.rank != 0) return;
+  for (const Content& content : generators(setup))
+    state.optimizer.push_back(io::source_of(content.name, content.tensor));
+}
+
+// The same way back.
+void restore_part(const TrainingSetup& setup, const io::StoredTensors& stored) {
+  const auto names = names_of(setup);
+  const std::vector<optim::StateTensor> states = setup.optimizer->state();
+  for (const auto& [parameter, begin, count, weights, trained, offset] : setup.sharding->updated())
+    for (const optim::StateTensor& one : states) {
+      if (trained != one.parameter) continue;
+      const auto& saved = find(stored, concat(one.name, ".", names.at(parameter.unsafeGetTensorImpl())));
+      if (one.tensor.dim() == 0)
+        copy_into(one.tensor, 0, one.tensor.sizes(), saved);
+      else
+        copy_into(one.tensor.view(-1).narrow(0, offset, count), begin, parameter.sizes(), saved);
+    }
 }
 
 // What a reader is told about the first thing that is not as it was.
@@ -166,10 +238,11 @@ std::string difference(const std::string& key, const Json& before, const Json& n
 }
 
 // The last one. If it is damaged, says from where else the run could go on.
-io::SavedState open_state(const std::filesystem::path& run, const std::vector<std::int64_t>& steps) {
+io::SavedState open_state(const std::filesystem::path& run, const std::vector<std::int64_t>& steps, int rank,
+                          int ranks) {
   const std::filesystem::path last = io::state_folder(run, steps.back());
   try {
-    return io::SavedState(last);
+    return io::SavedState(last, rank, ranks);
   } catch (const RunError&) {
     throw;
   } catch (const Error& error) {
@@ -229,6 +302,7 @@ io::TrainingState RunSaver::describe(std::int64_t step, const TrainingSetup& set
 void RunSaver::save(std::int64_t step, const TrainingSetup& setup, const GradScaler& scaler) {
   finish();
   setup.optimizer->finish();
+  if (setup.sharding) return save_together(step, setup, scaler);
   io::TrainingState state = describe(step, setup, scaler);
   for (const Content& content : weights(setup))
     state.model.push_back(io::source_of(content.name, content.tensor));
@@ -239,8 +313,25 @@ void RunSaver::save(std::int64_t step, const TrainingSetup& setup, const GradSca
   last_ = step;
 }
 
+void RunSaver::save_together(std::int64_t step, const TrainingSetup& setup, const GradScaler& scaler) {
+  setup.sharding->finish();
+  zero::Group& group = setup.sharding->group();
+  io::TrainingState state = describe(step, setup, scaler);
+  io::WritingRanks together{
+      .rank = group.rank(), .ranks = group.size(), .exchange = [&](const std::string& mine) {
+        return group.exchange(mine, "writing of a state");
+      }};
+  describe_part(setup, state, together);
+  write(step, state, &together);
+  last_ = step;
+}
+
 std::string RunSaver::begin_save(std::int64_t step, const TrainingSetup& setup, const GradScaler& scaler,
                                  std::uint64_t spare_host_bytes) {
+  if (setup.sharding) {
+    save(step, setup, scaler);
+    return "";
+  }
   finish();
   setup.optimizer->finish();
   const std::vector<Content> model = weights(setup), states = optimizer_states(setup),
@@ -281,22 +372,25 @@ std::filesystem::path RunSaver::finish() {
   return last_ ? io::state_folder(run_, *last_) : std::filesystem::path();
 }
 
-void RunSaver::write(std::int64_t step, const io::TrainingState& state) const {
+void RunSaver::write(std::int64_t step, const io::TrainingState& state,
+                     const io::WritingRanks* together) const {
   try {
-    write_(io::state_folder(run_, step), state);
+    write_(io::state_folder(run_, step), state, together);
   } catch (const RunError& error) {
     const auto whole = io::saved_steps(run_);
     if (whole.empty()) throw;
     throw RunError(concat(error.what(), "; ", io::state_folder(run_, whole.back()).string(),
                           " is whole: `resume` goes on from there"));
   }
+  if (together && together->rank != 0) return;
   io::remove_older_states(run_, step, keep_last_, may_be_nan_ ? last_finite(run_) : std::nullopt);
 }
 
-std::optional<io::SavedState> last_state(const std::filesystem::path& run, const Json& run_facts) {
+std::optional<io::SavedState> last_state(const std::filesystem::path& run, const Json& run_facts, int rank,
+                                         int ranks) {
   const auto steps = io::saved_steps(run);
   if (steps.empty()) return std::nullopt;
-  io::SavedState state = open_state(run, steps);
+  io::SavedState state = open_state(run, steps, rank, ranks);
   const std::string where = state.folder().string();
   check(step_of(state) == steps.back(), where, ": holds the state of step ", step_of(state));
   const JsonReader saved(JsonReader(state.facts(), where).required<Json>("run"), where);
@@ -324,12 +418,16 @@ std::string other_split(const io::SavedState& state, const TrainConfig& config) 
 
 void restore(const io::SavedState& state, TrainingSetup& setup, GradScaler& scaler) {
   at::NoGradGuard no_grad;
-  const io::SafetensorsFile& file = state.optimizer();
-  for (const Content& state : optimizer_states(setup)) copy_into(state.tensor, file, state.name);
-  set_generator(device_generator(at::kCPU), find(file, kCpuGenerator), file.path().string());
+  const io::StoredTensors& stored = state.optimizer();
+  if (setup.sharding)
+    restore_part(setup, stored);
+  else
+    for (const Content& one : optimizer_states(setup))
+      copy_into(one.tensor, 0, one.tensor.sizes(), find(stored, one.name));
+  set_generator(device_generator(at::kCPU), find(stored, kCpuGenerator).whole(), file_of(stored));
   const c10::Device device = device_of(setup);
-  if (!device.is_cpu() && file.find(kDeviceGenerator))
-    set_generator(device_generator(device), find(file, kDeviceGenerator), file.path().string());
+  if (!device.is_cpu() && stored.find(kDeviceGenerator))
+    set_generator(device_generator(device), find(stored, kDeviceGenerator).whole(), file_of(stored));
   if (scaler.is_enabled())
     scaler.load_state(JsonReader(state.facts(), state.folder().string()).required<Json>("loss_scale"));
 }

@@ -27,7 +27,8 @@ class SNUG_API RunSaver {
   // Into run/state/step-N; all but the last keep_last of them go, except that with config.allow_nan the last
   // one with finite weights stays. What goes along with config.weights is read now: that folder may be gone
   // later.
-  using Write = std::function<void(const std::filesystem::path&, const io::TrainingState&)>;
+  using Write =
+      std::function<void(const std::filesystem::path&, const io::TrainingState&, const io::WritingRanks*)>;
   RunSaver(std::filesystem::path run, const TrainConfig& config, Json run_facts, std::size_t keep_last,
            Write write = io::write_training_state);
   ~RunSaver();                         // waits
@@ -35,6 +36,7 @@ class SNUG_API RunSaver {
   RunSaver& operator=(const RunSaver&) = delete;
 
   // One state at a time is written: both wait for the one before, and throw RunError if it could not be.
+  // Ranks call them together, and write between the steps.
   void save(std::int64_t step, const TrainingSetup& setup, const GradScaler& scaler);
   // Writes it beside the steps that follow, as it is now (see background_save.h), if so much of the host may
   // be taken as copies of all that does not wait there need; else as save() does. Returns what to say of that
@@ -46,7 +48,9 @@ class SNUG_API RunSaver {
 
  private:
   io::TrainingState describe(std::int64_t step, const TrainingSetup& setup, const GradScaler& scaler) const;
-  void write(std::int64_t step, const io::TrainingState& state) const;
+  void save_together(std::int64_t step, const TrainingSetup& setup, const GradScaler& scaler);
+  void write(std::int64_t step, const io::TrainingState& state,
+             const io::WritingRanks* together = nullptr) const;
 
   std::filesystem::path run_;
   Json run_facts_, plan_, model_config_, split_;
@@ -62,7 +66,9 @@ class SNUG_API RunSaver {
 
 // The last state of a run, or none. Throws Error if it is damaged, or of a run with other facts: another
 // model, data, batch, precision or optimizer.
-SNUG_API std::optional<io::SavedState> last_state(const std::filesystem::path& run, const Json& run_facts);
+// Of several ranks each looks at a part of the files.
+SNUG_API std::optional<io::SavedState> last_state(const std::filesystem::path& run, const Json& run_facts,
+                                                  int rank = 0, int ranks = 1);
 SNUG_API std::int64_t step_of(const io::SavedState& state);
 // What to say if the batch was split otherwise when it was saved; else empty.
 SNUG_API std::string other_split(const io::SavedState& state, const TrainConfig& config);

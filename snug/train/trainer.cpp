@@ -222,7 +222,7 @@ Beginning begin(const TrainConfig& config, const TrainOptions& options) {
     run.directory.emplace(options.out_dir);
     io::remove_unfinished_states(options.out_dir);  // also of a run that is done
   }
-  run.state = last_state(options.out_dir, run.facts);
+  run.state = last_state(options.out_dir, run.facts, config.rank, config.ranks);
   if (!run.state && run.directory) run.directory->check_no_steps();
   if (run.state) run.done = step_of(*run.state);
   return run;
@@ -230,7 +230,7 @@ Beginning begin(const TrainConfig& config, const TrainOptions& options) {
 
 void find_weights(Beginning& run, const TrainOptions& options) {
   const auto say = [&](const std::string& text) {
-    if (!text.empty() && options.on_trouble) options.on_trouble(text);
+    if (!text.empty() && options.on_trouble && run.config.rank == 0) options.on_trouble(text);
   };
   if (!run.state) {
     if (options.resume) say(concat("no saved state in ", options.out_dir.string(), ": starting at step 1"));
@@ -316,7 +316,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   go_on_in_directory(run, given, options);
   std::int64_t saved = run.done;
   const auto begin_save = [&] {
-    run.directory->sync();
+    if (run.directory) run.directory->sync();
     const std::string slow =
         saver->begin_save(saved = result.steps, setup, scaler, session->spare_host_bytes());
     if (!slow.empty() && options.on_trouble) options.on_trouble(slow);
@@ -344,7 +344,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
       begin_save();
   }
   if (saver && result.steps > saved) {
-    run.directory->sync();
+    if (run.directory) run.directory->sync();
     saver->save(result.steps, setup, scaler);
   }
   if (saver) result.state = saver->finish();

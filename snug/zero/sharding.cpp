@@ -194,6 +194,62 @@ std::vector<at::Tensor> Sharding::trained() const {
   return trained;
 }
 
+std::vector<Sharding::Stretch> Sharding::own() const {
+  return stretches(/*own=*/true);
+}
+
+std::vector<Sharding::Stretch> Sharding::updated() const {
+  std::vector<Stretch> updated = stretches(options_.stage != 0);
+  std::erase_if(updated, [](const Stretch& stretch) { return !stretch.trained; });
+  return updated;
+}
+
+std::vector<Sharding::Stretch> Sharding::stretches(bool own) const {
+  std::vector<Stretch> stretches;
+  std::size_t trained = 0;
+  for (const SharedPtr& shared : shared_) {
+    const Piece mine =
+        own ? shared->pieces[static_cast<std::size_t>(group_->rank())] : Piece{0, shared->elements};
+    const bool is_by_parameter = shared->has_gradients && options_.stage == 0;
+    const bool is_by_piece = shared->has_gradients && options_.stage > 0 && shared->trained.defined();
+    for (const auto& [parameter, place] : shared->members) {
+      const std::int64_t first = std::max(mine.begin, place);
+      const std::int64_t last = std::min(mine.begin + mine.count, place + parameter.numel());
+      Stretch stretch{.parameter = parameter, .begin = first - place, .count = last - first};
+      if (is_by_parameter) {
+        stretch.trained = trained++;
+        stretch.offset = stretch.begin;
+      }
+      if (stretch.count <= 0) continue;
+      if (is_by_piece) {
+        stretch.trained = trained;
+        stretch.offset = first - mine.begin;
+      }
+      stretch.weights = shared->moving ? shared->piece.narrow(0, first - mine.begin, stretch.count)
+                                       : shared->whole.narrow(0, first, stretch.count);
+      stretches.push_back(std::move(stretch));
+    }
+    if (is_by_piece) ++trained;
+  }
+  return stretches;
+}
+
+std::vector<at::Tensor> Sharding::like(std::size_t i) const {
+  std::size_t trained = 0;
+  for (const SharedPtr& shared : shared_) {
+    if (!shared->has_gradients) continue;
+    if (options_.stage == 0) {
+      if (i < trained + shared->members.size()) return {shared->members[i - trained].parameter};
+      trained += shared->members.size();
+    } else if (shared->trained.defined() && trained++ == i) {
+      std::vector<at::Tensor> members;
+      for (const Member& member : shared->members) members.push_back(member.parameter);
+      return members;
+    }
+  }
+  fail("no tensor ", i, " is trained on rank ", group_->rank());
+}
+
 std::size_t Sharding::place_of(hooks::RegionId id) const {
   const auto found = std::ranges::find(regions_, id);
   return found == regions_.end() ? kNowhere : static_cast<std::size_t>(found - regions_.begin());

@@ -34,6 +34,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -90,6 +91,19 @@ class SNUG_API Sharding final : private hooks::RegionListener {
   };
   Home home_of(const at::Tensor& parameter) const;
 
+  // A part of a parameter that this rank has, and where it is in trained(): to save and restore states.
+  struct Stretch {
+    at::Tensor parameter;
+    std::int64_t begin = 0, count = 0;   // its elements
+    at::Tensor weights;                  // these, [count]; written to, they are this rank's new ones
+    std::optional<std::size_t> trained;  // which; none: it is not trained
+    std::int64_t offset = 0;             // its first element there
+  };
+  std::vector<Stretch> own() const;      // together the ranks' are the model, once
+  std::vector<Stretch> updated() const;  // of all of trained(): in stage 0 more than own()
+  // All parameters, of any rank, whose states are like those of trained()[i].
+  std::vector<at::Tensor> like(std::size_t i) const;
+
   // Calls `fill`, which writes the same to the whole parameter on every rank, when there is memory for it.
   void write(const at::Tensor& parameter, const std::function<void()>& fill);
   // Calls `look` when the parameter is there as a whole. All ranks do.
@@ -114,6 +128,7 @@ class SNUG_API Sharding final : private hooks::RegionListener {
   void gradient_ready(const at::Tensor& leaf) override;
 
   std::size_t place_of(hooks::RegionId id) const;
+  std::vector<Stretch> stretches(bool own) const;
   SharedPtr make_shared(const Bucket& bucket, const std::vector<at::Tensor>& parameters,
                         const std::string& region) const;
   Shared* find(const at::Tensor& parameter) const;

@@ -161,7 +161,7 @@ TEST_F(Fuzz, AnIndexOfShards) {
       [&](std::string& bytes) { mutate_json(bytes, random_); },
       [&](const std::string& bytes) {
         write_file(folder_ / "model.safetensors.index.json", bytes);
-        WeightFiles weights(folder_.path());
+        open_weights(folder_.path());
       });
 }
 

@@ -162,7 +162,7 @@ enum class Room { None, ForTheDevice, Plenty };
 std::vector<double> run_with_slow_disk(const TrainConfig& config, const fs::path& run, Room room) {
   Gate gate;
   if (room == Room::None) gate.open(config.steps);
-  const auto slowly = [&](const fs::path& folder, io::TrainingState state) {
+  const auto slowly = [&](const fs::path& folder, io::TrainingState state, const io::WritingRanks*) {
     gate.pass(JsonReader(state.facts, "facts").required<std::int64_t>("step"));
     for (auto* sources : {&state.model, &state.optimizer})
       for (io::TensorSource& source : *sources)
