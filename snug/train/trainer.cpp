@@ -202,6 +202,8 @@ struct Beginning {
 // What ranks that train one model must agree on, and whoever starts them may get wrong.
 void check_same_on_all(const TrainConfig& config, const io::TokenDataset& data, zero::Group& group) {
   Json facts = to_json(config);
+  facts.erase("model");  // a path; what counts is the architecture
+  facts["device"] = c10::DeviceTypeName(config.device.type(), /*lower_case=*/true);
   facts["data"] = data.identity();
   facts["torch"] = TORCH_VERSION;
   facts["plan"] = config.plan ? Json(io::checksum_of(plan::to_json(*config.plan).dump())) : Json(nullptr);

@@ -35,10 +35,16 @@ void wait_for_all(c10d::Store& store, const Place& place, std::chrono::milliseco
   std::vector<std::string> all;
   for (int rank = 0; rank < place.size; ++rank) all.push_back(here(rank));
   const auto until = std::chrono::steady_clock::now() + timeout;
+  // Rank 0 may hold the store: all others look there once more before it goes.
+  const auto stay = [&] {
+    if (place.rank == 0) std::this_thread::sleep_for(10 * kPause);
+  };
   while (!store.check(all)) {
-    if (store.check({kTwice}))
-      throw RankFailure(concat("rank ", store.get_to_str(kTwice), " is there twice"),
-                        /*is_to_be_said=*/false);
+    if (store.check({kTwice})) {
+      const std::string twice = store.get_to_str(kTwice);
+      stay();
+      throw RankFailure(concat("rank ", twice, " is there twice"), /*is_to_be_said=*/false);
+    }
     if (std::chrono::steady_clock::now() > until)
       throw RankFailure(concat("of ", place.size, " ranks, ", missing_of(store, place.size),
                                " did not come within ", timeout.count() / 1000.0, " s"),

@@ -162,6 +162,11 @@ class WatchedGroup final : public Group {
     throw RankFailure(failure_->text, failure_->is_mine);
   }
 
+  // As it is in the store: whose it is comes first.
+  Failure noted(const std::string& failure) const {
+    return {failure.substr(failure.find(' ') + 1), failure.starts_with(concat(rank(), " ")), Clock::now()};
+  }
+
   // The first to say so is right, and says it. Without the store rank 1 does, since rank 0 held it.
   void fail_with(const std::string& text) {
     {
@@ -170,8 +175,7 @@ class WatchedGroup final : public Group {
     }
     Failure failure{text, true, Clock::now()};
     try {
-      failure.text = store_->compareSet(kFailure, "", text);
-      failure.is_mine = failure.text == text;
+      failure = noted(store_->compareSet(kFailure, "", concat(rank(), " ", text)));
     } catch (const std::exception&) {
       failure.is_mine = rank() <= 1;
     }
@@ -205,7 +209,7 @@ class WatchedGroup final : public Group {
     try {
       beat();
       if (store_->check({kFailure})) {
-        set_failure({store_->get_to_str(kFailure), false, Clock::now()});
+        set_failure(noted(store_->get_to_str(kFailure)));
         return store_->set(left_of(rank()), "1");
       }
       if (const std::string silent = find_silent(); !silent.empty()) return fail_with(silent);
