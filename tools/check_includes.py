@@ -29,7 +29,7 @@ ALLOWED = {
     "zero": "base hooks host",
     "optim": "base hooks host ops",
     "machine": "base plan hooks memory host capture ops optim",
-    "session": "base trace plan hooks memory host tape capture machine",
+    "session": "base trace plan hooks memory host tape capture zero machine",
     "train": "base plan ops precision models io zero optim machine session",
 }
 TORCH_FREE = {"base", "trace", "plan", "report"}

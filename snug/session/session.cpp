@@ -7,6 +7,7 @@
 #include <functional>
 #include <iomanip>
 #include <limits>
+#include <sstream>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -30,6 +31,7 @@
 #include "snug/session/torch_settings.h"
 #include "snug/session/trace_recorder.h"
 #include "snug/tape/recording.h"
+#include "snug/zero/sharding.h"
 
 namespace snug {
 
@@ -130,22 +132,34 @@ class Session::Impl {
     const std::int64_t rows = batch.size(0), row_size = std::max<std::int64_t>(1, batch.numel() / rows);
     if (stage_ == Stage::WarmingUp && !search_) search_.emplace();
     if (search_) search_->begin_step(rows * row_size);
-    const std::int64_t most = rows_per_pass(rows, row_size), parts = (rows + most - 1) / most;
+    const std::int64_t most = rows_per_pass(rows, row_size),
+                       parts = on_all_ranks((rows + most - 1) / most, rows);
     const std::int64_t each = (rows + parts - 1) / parts;
     std::vector<Pass> passes;
     for (std::int64_t first = 0; first < rows; first += each) {
       const std::int64_t count = std::min(each, rows - first);
       passes.push_back({.first = first,
                         .rows = count,
-                        .share = static_cast<double>(count) / static_cast<double>(rows),
+                        .share = static_cast<double>(count) / static_cast<double>(rows_of_all_),
                         .is_last = first + count == rows});
     }
+    check(static_cast<std::int64_t>(passes.size()) == parts, "a batch of ", rows,
+          " rows on this rank cannot be gone through in the ", parts,
+          " passes that another one needs: give all ranks as many rows");
+    if (options_.sharding) options_.sharding->expect_passes(parts);
     rows_ = each;
     expect_size({each * row_size, batch.nbytes()}, passes.size() == 1);
     return passes;
   }
 
+  void step(const AnyOptimizer& optimizer) {
+    if (options_.sharding) options_.sharding->finish_gradients();
+    account().step(optimizer);
+    if (options_.sharding) options_.sharding->finish_update();
+  }
+
   void end_step() {
+    if (options_.sharding) options_.sharding->zero_grad();
     take_figures();
     park_.forget_gone();
     tell_of_parked();
@@ -176,6 +190,21 @@ class Session::Impl {
         // The first step makes an optimizer's states: before them memory says nothing.
         return look_at(tapes, /*with_memory=*/steps_ > 1);
     }
+  }
+
+  // As many passes as the rank that needs most; rows_of_all_ are those of all ranks' batches.
+  std::int64_t on_all_ranks(std::int64_t parts, std::int64_t rows) {
+    rows_of_all_ = rows;
+    if (!options_.sharding) return parts;
+    rows_of_all_ = 0;
+    for (const std::string& text :
+         options_.sharding->group().exchange(concat(parts, " ", rows), "passes of a step")) {
+      std::int64_t of_rank = 0, rows_of_rank = 0;
+      std::istringstream(text) >> of_rank >> rows_of_rank;
+      parts = std::max(parts, of_rank);
+      rows_of_all_ += rows_of_rank;
+    }
+    return parts;
   }
 
   void end_trace() { trace_.finish(); }
@@ -641,6 +670,7 @@ class Session::Impl {
   session::GrowingSegments segments_;
   session::TraceRecorder trace_;
   // Brings back what waits there when nobody limits memory any more.
+  std::int64_t rows_of_all_ = 0;
   session::StatePark park_{{.tracker = &tracker_,
                             .streamed = &streamed_,
                             .open_store = [this] { return store_for_states(); },
@@ -704,7 +734,7 @@ void Session::end_step() {
   impl_->end_step();
 }
 void Session::step(const AnyOptimizer& optimizer) {
-  account().step(optimizer);
+  impl_->step(optimizer);
 }
 void Session::park(const AnyOptimizer& optimizer) {
   account().park(optimizer);

@@ -49,6 +49,10 @@
 #include "snug/session/step.h"
 #include "snug/session/treatment.h"
 
+namespace snug::zero {
+class Sharding;
+}  // namespace snug::zero
+
 namespace snug {
 
 // Of the first steps, for `snug report`.
@@ -80,12 +84,15 @@ struct SessionOptions {
   // buffers. CUDA counts all there is.
   std::vector<at::Tensor> adopt;
   SessionTrace trace;
+  // Of several ranks, each with its own batch and its own budget: passes() and step() keep them together. See
+  // zero/sharding.h.
+  std::shared_ptr<zero::Sharding> sharding;
 };
 
 // One forward and backward of a step.
 struct Pass {
   std::int64_t first = 0, rows = 0;  // of the batch
-  double share = 1;                  // of the batch's rows
+  double share = 1;                  // of the rows of the batch, or of all ranks' batches
   bool is_last = true;               // of the step
 
   at::Tensor of(const at::Tensor& batch) const { return batch.narrow(0, first, rows); }
@@ -100,13 +107,15 @@ class SNUG_API Session {
   Session(const Session&) = delete;  // it is a place in torch's stacks of hooks
   Session& operator=(const Session&) = delete;
 
-  // How to go through this batch, whose first dimension is that of the plan's micro-batch.
+  // How to go through this batch, whose first dimension is that of the plan's micro-batch. All ranks get as
+  // many.
   std::vector<Pass> passes(const at::Tensor& batch);
   void end_step();
 
   // Instead of the optimizer's own step(): its states wait on the host from here to the next one, as far as
   // there is a store and they are not small, and come in parts while it steps (docs/placement.md). Who reads
   // a state meanwhile is told by an exception. They come back when the session ends.
+  // Of ranks: gradients are summed first, and weights that changed go to all.
   void step(const AnyOptimizer& optimizer);
   // Those that it has before its first step, because they were loaded, or Adagrad made them.
   void park(const AnyOptimizer& optimizer);

@@ -1,7 +1,10 @@
 #include "snug/zero/sharding.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
@@ -30,6 +33,15 @@ at::Tensor memory_of(const at::Tensor& tensor) {
   memory.unsafeGetTensorImpl()->set_storage_keep_dtype(tensor.storage());
   memory.unsafeGetTensorImpl()->set_sizes_contiguous({tensor.numel()});
   return memory;
+}
+
+// A part of a tensor's memory as a gradient: no view to autograd, which an optimizer may detach in place.
+at::Tensor gradient_in(const at::Tensor& flat, const Piece& piece, at::IntArrayRef sizes) {
+  at::Tensor gradient = at::empty({0}, flat.options());
+  gradient.unsafeGetTensorImpl()->set_storage_keep_dtype(flat.storage());
+  gradient.unsafeGetTensorImpl()->set_storage_offset(flat.storage_offset() + piece.begin);
+  gradient.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return gradient;
 }
 
 at::Tensor stretch(const at::Tensor& flat, const Piece& piece) {
@@ -270,21 +282,40 @@ bool Sharding::sums_in_backward() const {
   return options_.stage >= 2 || is_last_pass_;
 }
 
-void Sharding::last_pass() {
+void Sharding::expect_passes(std::int64_t backwards) {
   const std::lock_guard lock(mutex_);
-  is_last_pass_ = true;
+  passes_left_ = backwards;
+  is_last_pass_ = false;
+}
+
+void Sharding::backward_begins() {
+  const std::lock_guard lock(mutex_);
+  is_last_pass_ = passes_left_ > 0 && --passes_left_ == 0;
 }
 
 // Autograd has added up all that this backward adds to it.
 void Sharding::gradient_ready(const at::Tensor& leaf) {
   const std::lock_guard lock(mutex_);
   Shared* const shared = find(leaf);
-  if (!shared || shared->is_under_way || !sums_in_backward()) return;  // under way: it is announced
+  if (!shared || shared->is_under_way) return;  // under way: it is announced
   check(
       !shared->is_summed, "a parameter of region \"", shared->name,
       "\" has a gradient again after it was summed over the ranks: last_pass() was called before a backward "
       "that another one followed; call it before the last one");
-  if (++shared->ready == shared->members.size()) complete_.push_back(shared);
+  if (!sums_in_backward() || ++shared->ready < shared->members.size()) return;
+  // Where nothing else says that a region's backward is over.
+  if (!complete_.empty() && complete_.back()->place != shared->place) {
+    const hooks::AsideScope aside;
+    const at::NoGradGuard no_grad;
+    sum_complete();
+  }
+  complete_.push_back(shared);
+}
+
+// What the region before made is summed by now, or is waited for.
+void Sharding::sum_complete() {
+  end_sums();
+  for (Shared* const shared : std::exchange(complete_, {})) begin_sum(*shared);
 }
 
 void Sharding::begin_sum(Shared& shared) {
@@ -319,8 +350,8 @@ void Sharding::end_sum(Shared& shared) {
   if (const CollectivePtr summed = std::exchange(shared.summed, nullptr)) summed->wait();
   if (options_.stage == 0) {
     for (const Member& member : shared.members) {
-      member.parameter.mutable_grad() =
-          shared.gradient.narrow(0, member.begin, member.parameter.numel()).view(member.parameter.sizes());
+      const Piece all{member.begin, member.parameter.numel()};
+      member.parameter.mutable_grad() = gradient_in(shared.gradient, all, member.parameter.sizes());
       hooks::announce_gradient(member.parameter);
     }
     shared.is_summed = true;
@@ -332,7 +363,7 @@ void Sharding::end_sum(Shared& shared) {
   const at::Tensor gradient = std::exchange(shared.gradient, {});
   if (!shared.trained.defined()) return;
   const at::Tensor mine =
-      stretch(gradient, shared.pieces[static_cast<std::size_t>(group_->rank())]).view(shared.trained.sizes());
+      gradient_in(gradient, shared.pieces[static_cast<std::size_t>(group_->rank())], shared.trained.sizes());
   at::Tensor& sum = shared.trained.mutable_grad();
   if (sum.defined()) {
     sum.add_(mine);
@@ -361,7 +392,30 @@ void Sharding::finish_gradients() {
     begin_sum(*shared);
     end_sums();
   }
+  passes_left_ = 0;
   is_last_pass_ = false;
+}
+
+at::Tensor Sharding::gradient_norm() {
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> own = own_gradients();
+  const c10::Device device = shared_.at(0)->piece.device();
+  at::Tensor square = at::zeros({1}, at::TensorOptions(device).dtype(at::kDouble));
+  if (!own.empty())
+    square = at::stack(at::_foreach_norm(own, 2, at::kFloat)).to(at::kDouble).square().sum().view(1);
+  return sum(square, "gradient norm")[0].sqrt().to(at::kFloat);
+}
+
+at::Tensor Sharding::clip_grad_norm_(double max_norm) {
+  check(max_norm > 0, "the norm to clip to must be above 0, got ", max_norm);
+  const at::NoGradGuard no_grad;
+  const at::Tensor norm = gradient_norm();
+  const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max_(1.0);
+  for (const at::Tensor& trained : trained())
+    if (at::Tensor gradient = trained.grad(); gradient.defined())
+      gradient.copy_(gradient.scalar_type() == at::kFloat ? gradient * factor
+                                                          : gradient.to(at::kFloat) * factor);
+  return norm;
 }
 
 std::vector<at::Tensor> Sharding::own_gradients() const {
@@ -490,9 +544,7 @@ void Sharding::after_backward(hooks::RegionId id) {
   const hooks::AsideScope aside;
   const at::NoGradGuard no_grad;
   if (const std::size_t place = place_of(id); place != kNowhere) weights_.end_backward(place);
-  end_sums();
-  std::vector<Shared*> complete = std::exchange(complete_, {});
-  for (Shared* const shared : complete) begin_sum(*shared);
+  sum_complete();
 }
 
 void Sharding::before_replay(hooks::RegionId, at::TensorList parameters) {

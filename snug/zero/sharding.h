@@ -67,12 +67,17 @@ class SNUG_API Sharding final : private hooks::RegionListener {
   // are [1, n] of matrices and [n] of others. They have gradients between finish_gradients() and zero_grad().
   std::vector<at::Tensor> trained() const;
 
-  // The next backward is the last one before finish_gradients(). Without this call stages 0 and 1 sum in
-  // finish_gradients().
-  void last_pass();
+  // The next backward is the last one before finish_gradients(), or the one after so many. Without this call
+  // stages 0 and 1 sum in finish_gradients().
+  void last_pass() { expect_passes(1); }
+  void expect_passes(std::int64_t backwards);
   void finish_gradients();
   // This rank's pieces of the summed gradients: together the ranks have all of them once.
   std::vector<at::Tensor> own_gradients() const;
+  // Of all of these, of all ranks, which all call it: a number in fp32.
+  at::Tensor gradient_norm();
+  // If it is larger, all gradients are scaled to this norm. Returns the norm before.
+  at::Tensor clip_grad_norm_(double max_norm);
   void zero_grad();  // frees the gradients, also those of the parameters
 
   // After the weights of trained() changed. Whoever reads weights elsewhere than in their region's forward
@@ -126,6 +131,7 @@ class SNUG_API Sharding final : private hooks::RegionListener {
   void after_backward(hooks::RegionId id) override;
   void before_replay(hooks::RegionId id, at::TensorList parameters) override;
   void gradient_ready(const at::Tensor& leaf) override;
+  void backward_begins() override;
 
   std::size_t place_of(hooks::RegionId id) const;
   std::vector<Stretch> stretches(bool own) const;
@@ -136,6 +142,7 @@ class SNUG_API Sharding final : private hooks::RegionListener {
   void begin_sum(Shared& shared);
   void end_sum(Shared& shared);
   void end_sums();
+  void sum_complete();
   void throw_failed();
 
   const std::shared_ptr<Group> group_;
@@ -146,6 +153,7 @@ class SNUG_API Sharding final : private hooks::RegionListener {
   std::unordered_map<const c10::TensorImpl*, Shared*> of_parameter_;
   host::RegionWeights weights_;
   std::vector<Shared*> complete_, under_way_;  // gradients
+  std::int64_t passes_left_ = 0;               // that are expected to begin
   bool is_last_pass_ = false;
   std::exception_ptr failed_;  // where nobody may throw: for the next place that may
   hooks::RegionListenerGuard guard_{*this};

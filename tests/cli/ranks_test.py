@@ -44,16 +44,18 @@ class Ranks(CommandTest):
         files = sorted((self.folder / run / "state" / f"step-{step}").glob("*.safetensors"))
         return [(path.name, path.read_bytes()) for path in files]
 
-    def as_ranks(self, *flags_of_ranks, verbs=(RUN, RUN), **variables):
+    def as_ranks(self, *flags_of_ranks, verbs=(RUN, RUN), commands=None, **variables):
         """Two, as torchrun would start them, each with its flags."""
+        commands = commands or [[SNUG, *verb, "--rank-timeout", str(TIMEOUT), *map(str, flags)]
+                                for verb, flags in zip(verbs, flags_of_ranks, strict=True)]
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         everywhere = {"WORLD_SIZE": str(len(flags_of_ranks)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **variables}
-        ranks = [subprocess.Popen([SNUG, *verbs[rank], "--rank-timeout", str(TIMEOUT), *map(str, flags)], cwd=self.folder, text=True,
+        ranks = [subprocess.Popen(command, cwd=self.folder, text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                   env={**self.environment, "RANK": str(rank), "LOCAL_RANK": str(rank), **everywhere})
-                 for rank, flags in enumerate(flags_of_ranks)]
+                 for rank, command in enumerate(commands)]
         for rank in ranks:
             self.addCleanup(rank.communicate)
             self.addCleanup(rank.kill)
@@ -260,6 +262,24 @@ class Ends(Ranks):
         result = self.train(*flags, "--budget", small, "--out-dir", "run")
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertEqual(result.stderr.count("does not fit"), 1, result.stderr)
+
+
+class Loops(Ranks):
+    def test_a_loop_of_anybodys_under_a_session_at_every_stage(self):
+        example = pathlib.Path(SNUG).parent / "07_ranks"
+        alone = subprocess.run([example, "0"], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=120)
+        self.assertEqual(alone.returncode, 0, alone.stderr)
+        losses = []
+        for stage in range(4):
+            ranks = self.as_ranks((), (), commands=([example, str(stage)],) * 2)
+            ended = self.ended(ranks)
+            self.assertEqual([status for _, status in ended], [0, 0], ended)
+            self.assertIn(f"2 ranks, stage {stage}: loss ", ended[0][0][0])
+            losses.append(ended[0][0][0].split("loss ")[1].split(",")[0])
+        self.assertEqual(len(set(losses[:2])), 1, losses)
+        self.assertEqual(len(set(losses[2:])), 1, losses)
+        for loss in losses:
+            self.assertAlmostEqual(float(loss), float(alone.stdout.split("loss ")[1].split(",")[0]), delta=2e-6)
 
 
 class BadInput(Ranks):
