@@ -47,6 +47,8 @@ class Deferred final : private hooks::RegionListener {
   // What of its weights is on the host may be copied to the device once this was true. `wait`: the host waits
   // for that.
   bool ask_for_region(hooks::RegionId region, bool wait);
+  // Does those of this region, as if its forward began; the current stream waits.
+  void finish_region(hooks::RegionId region) { before_forward(region); }
   bool is_waiting() const { return !stretches_.empty(); }
   // Throws Error if a parameter whose update waits has a new gradient: then its region ran without it.
   void check_unused() const;

@@ -97,8 +97,9 @@ class SNUG_API Optimizer {
   void last_pass(double lr);
   void step() { step(lr_); }
   void step_unscaled(const at::Tensor& factor, const at::Tensor& skip) { step(lr_, {factor, skip}); }
-  void zero_grad();  // frees the gradients: they are undefined afterwards
-  void finish();     // does the updates that still wait for their region's forward
+  void zero_grad();                          // frees the gradients: they are undefined afterwards
+  void finish();                             // does the updates that still wait for their region's forward
+  void finish_region(std::uint32_t region);  // those of one: for whoever reads its weights before its forward
 
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   std::vector<at::Tensor> gradients() const;  // those that are defined, some of them on the host

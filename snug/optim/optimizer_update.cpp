@@ -409,6 +409,11 @@ void Optimizer::finish() {
   if (deferred_) deferred_->finish();
 }
 
+void Optimizer::finish_region(hooks::RegionId region) {
+  check_whole();
+  if (deferred_) deferred_->finish_region(region);
+}
+
 // The worker first, which uses what goes with the optimizer.
 void Optimizer::end() noexcept {
   const auto try_to = [](const auto& part) {

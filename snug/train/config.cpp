@@ -135,8 +135,9 @@ bool needs_all_gradients(const TrainConfig& config) {
 
 optim::UpdateTime update_time(const TrainConfig& config) {
   if (config.update) return *config.update;
-  if (!config.has_states_on_host() || config.zero_stage) return optim::UpdateTime::InStep;
-  return needs_all_gradients(config) ? optim::UpdateTime::BeforeForward : optim::UpdateTime::InBackward;
+  if (!config.has_states_on_host()) return optim::UpdateTime::InStep;
+  return needs_all_gradients(config) || config.zero_stage == 0 ? optim::UpdateTime::BeforeForward
+                                                               : optim::UpdateTime::InBackward;
 }
 
 Treatment treatment(const TrainConfig& config) {
@@ -179,8 +180,9 @@ void check_ranks(const TrainConfig& config) {
   check(config.gradients_on_host == 0 && config.weights_on_host == 0,
         "gradients and weights that ranks share out stay on the device: leave out `gradients_on_host` and "
         "`weights_on_host`, or choose a higher `zero_stage`");
-  check(config.update.value_or(optim::UpdateTime::InStep) == optim::UpdateTime::InStep, "`update` ",
-        name(*config.update), " is not there for ranks that share parameters out: leave it out");
+  check(
+      config.update != optim::UpdateTime::InBackward || *config.zero_stage > 0,
+      "`update` backward uses each gradient as it is summed over the ranks: it needs `zero_stage` 1, 2 or 3");
 }
 
 }  // namespace

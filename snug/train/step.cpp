@@ -154,6 +154,9 @@ TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, cons
                               .update = update_time(config),
                               .parameters = there,
                               .stepped_there = share(config.stepped_on_host)});
+  if (sharding && update_time(config) == optim::UpdateTime::BeforeForward)
+    sharding->set_before_gather(
+        [updates = optimizer.get()](std::uint32_t region) { updates->finish_region(region); });
   account.streams(streamed(*this, config));
 }
 
@@ -176,8 +179,12 @@ at::Tensor accumulate_gradients(models::LanguageModel& model, const io::Batch& b
 namespace {
 
 // What ranks know of a step, all of it at once.
-void sum_over_ranks(zero::Sharding& sharding, const StepInputs& inputs, StepResult& result) {
-  const at::Tensor norm = optim::grad_norm(sharding.own_gradients()).to(result.loss.device(), at::kDouble);
+void sum_over_ranks(const TrainingSetup& setup, const StepInputs& inputs, StepResult& result) {
+  zero::Sharding& sharding = *setup.sharding;
+  // Of this rank's pieces; the optimizer may have used some, and knows.
+  const at::Tensor norm =
+      (sharding.stage() == 0 ? optim::grad_norm(sharding.own_gradients()) : setup.optimizer->gradient_norm())
+          .to(result.loss.device(), at::kDouble);
   const at::Tensor stops = at::full_like(norm, inputs.stops ? 1 : 0);
   const at::Tensor sums =
       sharding.sum(at::stack({result.loss.to(at::kDouble), norm * norm, stops}), "loss and gradient norm");
@@ -203,7 +210,7 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
   if (setup.sharding) setup.sharding->finish_gradients();
   if (inputs.on_gradients) inputs.on_gradients(setup.optimizer->gradients());
   if (setup.sharding)
-    sum_over_ranks(*setup.sharding, inputs, result);
+    sum_over_ranks(setup, inputs, result);
   else
     result.gradient_norm = setup.optimizer->gradient_norm();
   ops::UpdateControl control;

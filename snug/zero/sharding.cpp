@@ -92,6 +92,7 @@ struct Sharding::Shared {
   at::Tensor piece;                            // this rank's weights, [n]
   at::Tensor trained;                          // the same as the optimizer sees them
   std::unique_ptr<host::MovingTensor> moving;  // null: they stay
+  bool has_changed = false;                    // and was not gathered since
   CollectivePtr gathered;                      // weights that changed
 
   std::size_t ready = 0;  // gradients of members, in this backward
@@ -365,12 +366,11 @@ void Sharding::end_sum(Shared& shared) {
   const at::Tensor mine =
       gradient_in(gradient, shared.pieces[static_cast<std::size_t>(group_->rank())], shared.trained.sizes());
   at::Tensor& sum = shared.trained.mutable_grad();
-  if (sum.defined()) {
+  if (sum.defined())
     sum.add_(mine);
-  } else {
+  else
     sum = options_.stage == 1 ? mine : mine.clone();
-    hooks::announce_gradient(shared.trained);
-  }
+  hooks::announce_gradient(shared.trained);
 }
 
 void Sharding::end_sums() {
@@ -444,6 +444,16 @@ void Sharding::zero_grad() {
 
 // Weights.
 
+void Sharding::set_before_gather(std::function<void(hooks::RegionId)> tell) {
+  const std::lock_guard lock(mutex_);
+  before_gather_ = std::move(tell);
+}
+
+bool Sharding::tell_before_gather(std::size_t place) const {
+  if (before_gather_) before_gather_(regions_[place]);
+  return true;
+}
+
 void Sharding::finish_update() {
   const std::lock_guard lock(mutex_);
   if (options_.stage == 0) return;
@@ -454,12 +464,30 @@ void Sharding::finish_update() {
     if (shared->moving)
       shared->moving->note_update();
     else
-      shared->gathered = group_->all_gather(shared->whole, shared->pieces, shared->name);
+      shared->has_changed = true;
   }
+  if (before_gather_) return;  // region by region, when their updates are done
+  for (std::size_t place = 0; place < regions_.size(); ++place) gather_changed(place);
+}
+
+void Sharding::gather_changed(std::size_t place) {
+  if (place >= regions_.size()) return;
+  const auto is_meant = [&](const SharedPtr& shared) {
+    return shared->place == place && shared->has_changed;
+  };
+  if (std::ranges::any_of(shared_, is_meant)) tell_before_gather(place);
+  for (const SharedPtr& shared : shared_)
+    if (is_meant(shared)) {
+      shared->has_changed = false;
+      shared->gathered = group_->all_gather(shared->whole, shared->pieces, shared->name);
+    }
 }
 
 void Sharding::finish() {
   const std::lock_guard lock(mutex_);
+  const hooks::AsideScope aside;
+  const at::NoGradGuard no_grad;
+  for (std::size_t place = 0; place < regions_.size(); ++place) gather_changed(place);
   for (const SharedPtr& shared : shared_)
     if (const CollectivePtr gathered = std::exchange(shared->gathered, nullptr)) gathered->finish();
 }
@@ -510,9 +538,11 @@ void Sharding::before_forward(hooks::RegionId id) {
   end_sums();
   const std::size_t place = place_of(id);
   if (place == kNowhere) return;
+  gather_changed(place);
   for (const SharedPtr& shared : shared_)
     if (shared->place == place)
       if (const CollectivePtr gathered = std::exchange(shared->gathered, nullptr)) gathered->wait();
+  gather_changed(place + 1);
   weights_.begin_forward(place);
 }
 

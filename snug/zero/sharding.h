@@ -84,6 +84,8 @@ class SNUG_API Sharding final : private hooks::RegionListener {
   // and backward calls finish() first, and gives back what he reads in stage 3: see read().
   void finish_update();
   void finish();
+  // Told before this rank's pieces of a region are gathered: for an optimizer whose updates wait until then.
+  void set_before_gather(std::function<void(hooks::RegionId)> tell);
 
   // Numbers of this rank, [n] in fp32 or fp64; returns their sums over the ranks, in fp64.
   at::Tensor sum(const at::Tensor& numbers, const std::string& what);
@@ -143,6 +145,8 @@ class SNUG_API Sharding final : private hooks::RegionListener {
   void end_sum(Shared& shared);
   void end_sums();
   void sum_complete();
+  bool tell_before_gather(std::size_t place) const;
+  void gather_changed(std::size_t place);
   void throw_failed();
 
   const std::shared_ptr<Group> group_;
@@ -151,7 +155,8 @@ class SNUG_API Sharding final : private hooks::RegionListener {
   std::vector<hooks::RegionId> regions_;
   std::vector<SharedPtr> shared_;  // in the order of the forward
   std::unordered_map<const c10::TensorImpl*, Shared*> of_parameter_;
-  host::RegionWeights weights_;
+  std::function<void(hooks::RegionId)> before_gather_;
+  host::RegionWeights weights_{[this](std::size_t place, bool) { return tell_before_gather(place); }};
   std::vector<Shared*> complete_, under_way_;  // gradients
   std::int64_t passes_left_ = 0;               // that are expected to begin
   bool is_last_pass_ = false;

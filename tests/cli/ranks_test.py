@@ -68,11 +68,12 @@ class Ranks(CommandTest):
 class Stages(Ranks):
     def settings(self):
         """All of them, or pairs of every two values: (ranks, precision, clip, passes, more)."""
-        more = ((), ("--states-on-host", "all"), ("--recompute", "block"), ("--recompute", "cheap", "--offload", "all"))
+        more = ((), ("--states-on-host", "all"), ("--recompute", "block"), ("--recompute", "cheap", "--offload", "all"),
+                ("--states-on-host", "all", "--update", "step"))
         if ALL:
             return itertools.product((1, 2, 3, 4), ("fp32", "bf16"), ("0", "0.5"), (1, 2), more)
         return [(2, "fp32", "0.5", 1, more[0]), (3, "bf16", "0.5", 2, more[1]), (4, "bf16", "0", 1, more[2]),
-                (2, "bf16", "0", 2, more[3]), (3, "fp32", "0", 1, more[3]), (1, "fp32", "0.5", 2, more[1])]
+                (2, "bf16", "0", 2, more[1]), (3, "fp32", "0", 1, more[3]), (1, "fp32", "0.5", 2, more[4])]
 
     def test_have_the_same_bits_where_they_sum_at_the_same_moments(self):
         for number, (ranks, precision, clip, passes, more) in enumerate(self.settings()):
@@ -328,7 +329,7 @@ class BadInput(Ranks):
         for flags, says in ((("--ranks", 0), "--ranks must be at least 1"), (("--ranks", 3), "does not divide --batch-size 4"),
                             (("--ranks", 2, "--zero-stage", 4), "--zero-stage must be"),
                             (("--ranks", 2, "--zero-stage", 2, "--weights-on-host", "all"), "--weights-on-host"),
-                            (("--ranks", 2, "--update", "backward", "--clip", 0), "--update backward")):
+                            (("--ranks", 2, "--zero-stage", 0, "--update", "backward", "--clip", 0), "--update backward")):
             with self.subTest(says):
                 result = self.train(*self.flags, *flags)
                 self.assertEqual(result.returncode, 2, result.stderr)
