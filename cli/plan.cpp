@@ -1,4 +1,7 @@
 // snug plan: what it takes to fit a budget, before there is a run.
+#include <ATen/Parallel.h>
+
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -8,6 +11,7 @@
 #include "cli/flags.h"
 #include "cli/output.h"
 #include "cli/planning.h"
+#include "cli/ranks.h"
 #include "cli/verbs.h"
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
@@ -63,6 +67,8 @@ void run(const Flags& flags) {
   ChosenHardware chosen = choose_hardware(flags.hardware, config.device);
   check(!flags.measure || !names_gpu, "--measure times steps on this machine, not on ", flags.hardware,
         ": leave out --hardware");
+  if (config.ranks > 1 && config.device.is_cpu() && !std::getenv("OMP_NUM_THREADS"))
+    at::set_num_threads(threads_of_rank(config.ranks));
   check(!flags.measure || config.ranks == 1, "--measure times steps of one rank: leave out --ranks");
   Step step = step_for(training, config, chosen.hardware);
   PlanOptions options{.host_budget_bytes = config.host_budget_bytes, .hardware = chosen.hardware};

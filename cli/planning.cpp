@@ -69,14 +69,19 @@ void take_plan(const TrainingFlags& flags, const std::string& path, train::Train
   check(!flags.micro_batch && !flags.accumulation,
         "a plan says how the batch is split: leave out --micro-batch and --accumulation");
   plan::Plan plan = plan::load_plan(path);
+  train::TrainConfig taken = config;  // nothing changes unless the plan is for it
   const auto stage = plan.step.find("zero_stage");
   if (config.ranks > 1 && !flags.zero_stage && stage != plan.step.end() && stage->is_number_integer())
-    config.zero_stage = stage->get<int>();
+    taken.zero_stage = std::clamp(stage->get<int>(), 0, 3);
+  const auto ranks = plan.step.find("ranks");
+  check(config.ranks > 1 || ranks == plan.step.end(), path, ": the plan is for ",
+        ranks == plan.step.end() ? "" : ranks->dump(), " ranks: give --ranks");
   try {
-    train::check_plan(plan, config);
+    train::check_plan(plan, taken);
   } catch (const Error& error) {
     fail(path, ": ", error.what());
   }
+  config = std::move(taken);
   train::take(std::move(plan), config);
 }
 

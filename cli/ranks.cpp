@@ -16,6 +16,7 @@
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
 #include <vector>
 
 #include "cli/exit_status.h"
@@ -58,10 +59,11 @@ extern "C" void on_signal_to_pass_on(int signal) {
 
 class Workers {
  public:
-  explicit Workers(std::chrono::milliseconds timeout) : timeout_(timeout) {}
+  Workers(std::chrono::milliseconds timeout, zero::StorePtr store)
+      : timeout_(timeout), store_(std::move(store)) {}
   // None is left behind.
   ~Workers() {
-    for (const pid_t worker : workers_) kill(worker, SIGKILL);
+    kill_all();
     while (!workers_.empty()) wait_for_one(0);
   }
   Workers(const Workers&) = delete;  // they are processes
@@ -83,7 +85,7 @@ class Workers {
                                   pointers(variables).data());
     posix_spawnattr_destroy(&attributes);
     if (error != 0) throw RunError(concat("cannot start another process: ", std::strerror(error)));
-    workers_.push_back(worker);
+    workers_.push_back({worker, static_cast<int>(workers_.size())});
   }
 
   // Of the first that failed; 0 if all are done.
@@ -93,18 +95,35 @@ class Workers {
       pass_on_signals();
       while (wait_for_one(WNOHANG)) {
       }
-      if (failed_ && Clock::now() > *failed_ + timeout_)
-        for (const pid_t worker : workers_) kill(worker, SIGKILL);
+      if (tell_at_ && Clock::now() > *tell_at_) tell();
+      if (kill_at_ && Clock::now() > *kill_at_) kill_all();
       std::this_thread::sleep_for(kPause);
     }
     return status_;
   }
 
  private:
+  struct Worker {
+    pid_t process;
+    int rank;
+  };
+
+  void kill_all() {
+    for (const Worker& worker : workers_) kill(worker.process, SIGKILL);
+  }
+
   void pass_on_signals() {
     for (std::size_t i = 0; i < std::size(kPassedOn); ++i)
-      for (; signals_come[i] > 0; --signals_come[i])
-        for (const pid_t worker : workers_) kill(worker, kPassedOn[i]);
+      for (; signals_come[i] > 0; --signals_come[i]) {
+        passed_on_ = kPassedOn[i];
+        for (const Worker& worker : workers_) kill(worker.process, kPassedOn[i]);
+      }
+  }
+
+  // Others may know better in what it was lost: they are first.
+  void tell() {
+    tell_at_.reset();
+    if (!workers_.empty()) zero::end_ranks(*store_, why_, workers_.front().rank);
   }
 
   bool wait_for_one(int options) {
@@ -112,21 +131,43 @@ class Workers {
     const pid_t ended = waitpid(-1, &state, options);
     if (ended < 0 && errno == ECHILD) workers_.clear();
     if (ended <= 0) return false;
-    std::erase(workers_, ended);
-    const int status = WIFEXITED(state) ? WEXITSTATUS(state) : static_cast<int>(kRunFailed);
-    if (status == kDone) return true;
-    if (!failed_) failed_ = Clock::now();
-    // One that was killed could not say what it is that failed.
-    if (status_ == kDone || (WIFEXITED(state) && !said_)) status_ = status;
-    said_ |= WIFEXITED(state);
+    const auto worker = std::ranges::find(workers_, ended, &Worker::process);
+    if (worker == workers_.end()) return true;
+    const int rank = worker->rank;
+    workers_.erase(worker);
+    if (WIFEXITED(state) && WEXITSTATUS(state) == kDone) return true;
+    WIFEXITED(state) ? note_exit(WEXITSTATUS(state)) : note_death(rank, WTERMSIG(state));
     return true;
   }
 
+  // The others know of it by now, or will within a fifth of the timeout.
+  void note_exit(int status) {
+    kill_by(Clock::now() + timeout_ / 4 + std::chrono::seconds(1));
+    // One that only heard of a failure ends with 3.
+    if (!std::exchange(has_said_, true) || status_ == kRunFailed) status_ = status;
+  }
+
+  void note_death(int rank, int signal) {
+    kill_by(Clock::now() + timeout_);
+    if (status_ == kDone) status_ = signal == passed_on_ ? kBySignal + signal : static_cast<int>(kRunFailed);
+    if (signal == passed_on_) return kill_by(Clock::now() + std::chrono::seconds(1));
+    if (!why_.empty()) return;
+    why_ = concat("rank ", rank, " was ended by signal ", signal, " (", strsignal(signal), ")");
+    tell_at_ = Clock::now() + std::min<Clock::duration>(timeout_ / 4, std::chrono::seconds(1));
+  }
+
+  void kill_by(Clock::time_point time) {
+    if (!kill_at_ || time < *kill_at_) kill_at_ = time;
+  }
+
+  static constexpr int kBySignal = 128;
   const std::chrono::milliseconds timeout_;
-  std::vector<pid_t> workers_;
-  std::optional<Clock::time_point> failed_;
-  int status_ = kDone;
-  bool said_ = false;
+  const zero::StorePtr store_;
+  std::vector<Worker> workers_;
+  std::optional<Clock::time_point> tell_at_, kill_at_;
+  std::string why_;
+  int status_ = kDone, passed_on_ = 0;
+  bool has_said_ = false;
 };
 
 void pass_signals_on() {
@@ -142,20 +183,23 @@ void pass_signals_on() {
 
 }  // namespace
 
+int threads_of_rank(int ranks) {
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks);
+}
+
 void start_ranks(int ranks, std::chrono::milliseconds timeout) {
   constexpr const char* kHere = "127.0.0.1";
   zero::Listener listener(kHere, 0);
   const int port = listener.port();
   const auto store = zero::hold_store(listener, kHere, timeout);
   pass_signals_on();
-  Workers workers(timeout);
-  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  Workers workers(timeout, store);
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<std::string> variables{concat("RANK=", rank),        concat("WORLD_SIZE=", ranks),
                                        concat("LOCAL_RANK=", rank),  concat("MASTER_ADDR=", kHere),
                                        concat("MASTER_PORT=", port), "TORCHELASTIC_USE_AGENT_STORE=True"};
     if (!std::getenv("OMP_NUM_THREADS"))
-      variables.push_back(concat("OMP_NUM_THREADS=", std::max(1U, cores / static_cast<unsigned>(ranks))));
+      variables.push_back(concat("OMP_NUM_THREADS=", threads_of_rank(ranks)));
     workers.start(std::move(variables));
   }
   if (const int status = workers.wait(); status != kDone) throw Ended{status};
@@ -180,7 +224,11 @@ void as_rank(const zero::Place& place, c10::Device device, std::chrono::millisec
   const bool is_failure = ended.status == kNo || ended.status == kBadInput || ended.status == kRunFailed;
   if (group && is_failure && is_mine) is_mine = group->report(ended.text.substr(0, ended.text.find('\n')));
   if (!is_failure && place.rank != 0) is_mine = false;  // all were stopped
-  throw Ended{ended.status, is_mine ? ended.text : ""};
+  if (!is_mine) throw Ended{ended.status};
+  const bool has_name = ended.text.starts_with("rank") || ended.text.starts_with("of ");
+  throw Ended{ended.status, ended.status == kRunFailed && !has_name
+                                ? concat("rank ", place.rank, ": ", ended.text)
+                                : ended.text};
 }
 
 }  // namespace snug::cli

@@ -15,6 +15,9 @@ namespace snug::cli {
 // first that failed, after the others ended too: by themselves within the timeout, or else by force.
 void start_ranks(int ranks, std::chrono::milliseconds timeout);
 
+// Threads that each of so many on this machine has, unless OMP_NUM_THREADS says another number.
+int threads_of_rank(int ranks);
+
 // Runs as one of them. What goes wrong on any rank ends all; one of them says it.
 void as_rank(const zero::Place& place, c10::Device device, std::chrono::milliseconds timeout,
              const std::function<void(const std::shared_ptr<zero::Group>&)>& run);

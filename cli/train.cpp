@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -44,6 +45,8 @@ constexpr auto kExamples = R"(Examples:
       bit for bit, as long as the flags are and the batch is split as before. Ctrl-C saves first; exit status 130.
   snug plan --budget 150MiB --out plan.json && snug train --plan plan.json
       The same in two steps; the plan may be read and edited in between.)";
+
+constexpr std::int64_t kMostSeconds = 24 * 60 * 60;
 
 struct Flags {
   TrainingFlags training;
@@ -164,7 +167,7 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
   TrainConfig config = training_config(flags.training);
   const std::string plan_text = decide(given, flags, config);
   const fs::path out_dir = out_dir_of(flags, config, group.get());
-  std::FILE* const text_to = flags.json ? stderr : stdout;
+  std::FILE* const text_to = flags.json && config.rank == 0 ? stderr : stdout;
   if (flags.verify) verify_first(config, text_to);
   train::Progress progress({.steps = config.steps, .budget_bytes = config.budget_bytes});
   const TrainResult result = train::train(
@@ -176,7 +179,7 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
                      print(heading(config, weights_of(config, flags), out_dir) + plan_text +
                                prediction(config, predicted.peak),
                            text_to);
-                     warn_if_above_budget(config, predicted.budget_use());
+                     if (config.rank == 0) warn_if_above_budget(config, predicted.budget_use());
                    },
                .on_step =
                    [&](const train::StepMetrics& metrics) {
@@ -195,7 +198,8 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
   progress.end();
   print(summary(config, result, out_dir), text_to);
   if (flags.json) print_json(document(config, result, out_dir));
-  if (result.interrupted) throw Stopped{stop_signal()};
+  // Of ranks another one may have been asked to stop.
+  if (result.interrupted) throw Stopped{stop_signal() > 0 ? stop_signal() : SIGTERM};
 }
 
 // Ranks of one machine that has several GPUs have one each.
@@ -236,7 +240,8 @@ void add_train(CLI::App& snug) {
   add_max_tokens(verb, flags->training);
   add_rank_flags(verb, flags->training);
   add_count(verb, "--rank-timeout", flags->rank_timeout,
-            "Seconds within which a rank that is lost, stopped or failed ends all; default 120");
+            "Seconds within which a rank that is lost, stopped or failed ends all; default 120", 1,
+            kMostSeconds);
   add_text(verb, "--plan", "FILE", flags->plan, "Run a plan that 'snug plan --out' wrote");
   add_text(verb, "--hardware", "NAME|FILE", flags->hardware,
            "Whose speed --budget plans with: " + plan::preset_names() +

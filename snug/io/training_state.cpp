@@ -128,7 +128,8 @@ std::vector<Json> on_all(const WritingRanks& together, const std::function<Json(
     said = {{"error", error.what()}};
   }
   std::vector<Json> done;
-  for (const std::string& text : together.exchange(said.dump())) {
+  for (const std::string& text :
+       together.exchange(said.dump(-1, ' ', false, Json::error_handler_t::replace))) {
     const Json one = Json::parse(text);
     if (one.contains("error")) throw RunError(one["error"].get<std::string>());
     done.push_back(one["done"]);
@@ -139,13 +140,11 @@ std::vector<Json> on_all(const WritingRanks& together, const std::function<Json(
 void write_together(const fs::path& folder, const TrainingState& state, const WritingRanks& together) {
   std::optional<UnfinishedFolder> part;
   const bool is_first = together.rank == 0;
-  const fs::path path = on_all(together,
-                               [&]() -> Json {
-                                 if (!is_first) return "";
-                                 return part.emplace(folder).path().string();
-                               })[0]
-                            .get<std::string>();
-  Files files(path);
+  on_all(together, [&]() -> Json {
+    if (is_first) part.emplace(folder);
+    return "";
+  });
+  Files files(UnfinishedFolder::path_of(folder));
   const std::vector<Json> written = on_all(together, [&] {
     const auto write = [&](const char* stem, const std::vector<TensorSource>& tensors) {
       files.write(file_of_rank(stem, together.rank, together.ranks), tensors);

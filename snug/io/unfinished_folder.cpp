@@ -27,12 +27,15 @@ void sync_folder(const fs::path& folder) {
 
 }  // namespace
 
-UnfinishedFolder::UnfinishedFolder(const fs::path& target)
-    : target_(target), path_(target.parent_path() / ("." + target.filename().string() + ".part")) {
+UnfinishedFolder::UnfinishedFolder(const fs::path& target) : target_(target), path_(path_of(target)) {
   std::error_code error;
   fs::remove_all(path_, error);
   fs::create_directories(path_, error);
   if (error) throw RunError(concat(path_.string(), ": cannot make this folder: ", error.message()));
+}
+
+fs::path UnfinishedFolder::path_of(const fs::path& target) {
+  return target.parent_path() / ("." + target.filename().string() + ".part");
 }
 
 UnfinishedFolder::~UnfinishedFolder() {

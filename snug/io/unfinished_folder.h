@@ -21,6 +21,7 @@ class SNUG_API UnfinishedFolder {
   UnfinishedFolder& operator=(const UnfinishedFolder&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
+  static std::filesystem::path path_of(const std::filesystem::path& target);  // meanwhile
   void finish();  // its files must be on the disk. Throws RunError if something is in the way
 
  private:

@@ -181,7 +181,8 @@ Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro
     }
   step.finer = finer_shares;
   step.on_meta = [config](const Account& account, const plan::Setting& setting) -> std::function<void()> {
-    const TrainConfig shape = at_setting(config, setting);
+    TrainConfig shape = at_setting(config, setting);
+    shape.rank = 0;  // no other has larger pieces: all ranks have one plan
     const auto setup = std::make_shared<TrainingSetup>(shape, c10::kMeta, account);
     return [=] { run_meta_step(*setup, shape, account); };
   };

@@ -69,21 +69,24 @@ std::string split_text(const Json& split, const std::string& where) {
                 json.required<std::string>("sums"));
 }
 
+// NaN is both the least and the most.
+bool is_finite(const at::Tensor& tensor) {
+  const auto [least, most] = at::aminmax(tensor);
+  return std::isfinite(least.item<double>()) && std::isfinite(most.item<double>());
+}
+
 bool has_finite_weights_on_all(zero::Sharding& sharding) {
   bool mine = true;
-  for (const auto& stretch : sharding.own()) mine = mine && stretch.weights.isfinite().all().item<bool>();
+  for (const auto& stretch : sharding.own()) mine = mine && is_finite(stretch.weights);
   const auto all = sharding.group().exchange(mine ? "finite" : "", "looking for weights that are not finite");
   return std::ranges::none_of(all, &std::string::empty);
 }
 
-// NaN is both the least and the most.
 bool has_finite_weights(const TrainingSetup& setup) {
   at::NoGradGuard no_grad;
   if (setup.sharding) return has_finite_weights_on_all(*setup.sharding);
-  for (std::size_t i = 0; i < setup.optimizer->parameters().size(); ++i) {
-    const auto [least, most] = at::aminmax(setup.optimizer->weight(i));
-    if (!std::isfinite(least.item<double>()) || !std::isfinite(most.item<double>())) return false;
-  }
+  for (std::size_t i = 0; i < setup.optimizer->parameters().size(); ++i)
+    if (!is_finite(setup.optimizer->weight(i))) return false;
   return true;
 }
 

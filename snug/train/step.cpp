@@ -147,6 +147,7 @@ TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, cons
     model = load_model(config, device, there.get(), sharding.get());
   }
   account.adopt(model->parameters(), Category::Parameter);
+  if (sharding) sharding->spread();
   auto claim = account.claim(Category::Optimizer);
   optimizer = make_optimizer(sharding ? sharding->trained() : model->parameters(), config.optimizer,
                              {.on_host = share(config.states_on_host),

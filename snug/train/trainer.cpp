@@ -200,14 +200,36 @@ struct Beginning {
 };
 
 // What ranks that train one model must agree on, and whoever starts them may get wrong.
-void check_same_on_all(const TrainConfig& config, const io::TokenDataset& data, zero::Group& group) {
+void check_same_on_all(const TrainConfig& config, const TrainOptions& options, const io::TokenDataset& data,
+                       zero::Group& group) {
   Json facts = to_json(config);
   facts.erase("model");  // a path; what counts is the architecture
   facts["device"] = c10::DeviceTypeName(config.device.type(), /*lower_case=*/true);
   facts["data"] = data.identity();
   facts["torch"] = TORCH_VERSION;
   facts["plan"] = config.plan ? Json(io::checksum_of(plan::to_json(*config.plan).dump())) : Json(nullptr);
+  facts["save"] = options.save;
+  facts["save_every"] = options.save_every;
+  facts["keep_last"] = options.keep_last;
+  facts["resume"] = options.resume;
   zero::check_agree(group, facts);
+}
+
+// Where they go on from, which they read from a folder that may not be the same one for all.
+void check_same_state(const std::optional<io::SavedState>& state, zero::Group& group) {
+  zero::check_agree(group,
+                    {{"saved state", state ? Json(io::checksum_of(state->facts().dump())) : Json(nullptr)},
+                     {"saved step", state ? Json(step_of(*state)) : Json(nullptr)}});
+}
+
+// They save together: better known before the first step than after the last.
+void check_sees_folder(const TrainOptions& options, zero::Group& group) {
+  if (options.out_dir.empty()) return;
+  group.exchange("", "run directory");  // rank 0 made it
+  std::error_code ignored;
+  check(std::filesystem::exists(options.out_dir / "config.json", ignored), options.out_dir.string(),
+        ", which rank 0 made, is not there for rank ", group.rank(),
+        ": ranks save together into a folder that all of them see");
 }
 
 // Nothing is written yet.
@@ -217,7 +239,7 @@ Beginning begin(const TrainConfig& config, const TrainOptions& options) {
             config.rank == (options.group ? options.group->rank() : 0),
         "rank ", config.rank, " of ", config.ranks, " needs a group of these ranks");
   Beginning run{.config = config, .data = open_data(config)};
-  if (options.group) check_same_on_all(config, run.data, *options.group);
+  if (options.group) check_same_on_all(config, options, run.data, *options.group);
   if (options.save || options.resume) run.facts = run_facts(config, run.data);
   if (!options.resume) return run;
   if (config.rank == 0) {
@@ -225,6 +247,7 @@ Beginning begin(const TrainConfig& config, const TrainOptions& options) {
     io::remove_unfinished_states(options.out_dir);  // also of a run that is done
   }
   run.state = last_state(options.out_dir, run.facts, config.rank, config.ranks);
+  if (options.group) check_same_state(run.state, *options.group);
   if (!run.state && run.directory) run.directory->check_no_steps();
   if (run.state) run.done = step_of(*run.state);
   return run;
@@ -306,6 +329,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   GradScaler scaler(at::kCPU,
                     {.init_scale = config.loss_scale, .enabled = config.precision == Precision::Fp16});
   make_directory(run, given, options);
+  if (options.group) check_sees_folder(options, *options.group);
   const auto session = open_session(config, options, result.predicted);
   if (options.on_prediction) options.on_prediction(result.predicted);
   at::manual_seed(config.seed);
@@ -314,7 +338,8 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
     return TrainingSetup(config, config.device, session->account(), options.group);
   });
   if (run.state) restore(*run.state, setup, scaler);
-  run.state.reset();  // and its files with it
+  run.state.reset();                                                  // and its files with it
+  if (options.group) options.group->exchange("", "restored states");  // all could read what they need
   go_on_in_directory(run, given, options);
   std::int64_t saved = run.done;
   const auto begin_save = [&] {

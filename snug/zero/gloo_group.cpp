@@ -226,6 +226,7 @@ class GlooGroup final : public Group {
         task = std::move(tasks_.front());
         tasks_.pop_front();
       }
+      ++tag_;
       task();
     }
   }
@@ -255,11 +256,11 @@ class GlooGroup final : public Group {
 
   Message send(const at::Tensor& slice, int to, const std::string& what) {
     std::vector<at::Tensor> tensors{slice.view(at::kByte)};
-    return begun([&] { return gloo_->send(tensors, to, kTag); }, to, what);
+    return begun([&] { return gloo_->send(tensors, to, tag_); }, to, what);
   }
   Message receive(const at::Tensor& slice, int from, const std::string& what) {
     std::vector<at::Tensor> tensors{slice.view(at::kByte)};
-    return begun([&] { return gloo_->recv(tensors, from, kTag); }, from, what);
+    return begun([&] { return gloo_->recv(tensors, from, tag_); }, from, what);
   }
 
   template <class Begin>
@@ -289,6 +290,7 @@ class GlooGroup final : public Group {
     std::exception_ptr why;
     {
       const std::lock_guard lock(mutex_);
+      under_way_.clear();  // all of this collective: their memory is let go when it ends
       if (!why_)
         why_ = std::make_exception_ptr(
             RankFailure(concat("rank ", peer, " is lost in the ", what, ": ", text_of(error))));
@@ -352,7 +354,6 @@ class GlooGroup final : public Group {
   }
 
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
-  static constexpr int kTag = 0;  // messages between two ranks come in the order in which they were sent
 
   const c10::Device device_;
   const std::chrono::milliseconds timeout_, delay_;
@@ -368,6 +369,7 @@ class GlooGroup final : public Group {
   std::exception_ptr why_;
   std::uint64_t asked_ = 0;
   bool ending_ = false;
+  int tag_ = 0;  // of the collective that is under way: ranks that ask for different ones wait, and are named
   std::thread thread_;
 };
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "snug/base/error.h"
+#include "snug/zero/failure.h"
 #include "snug/zero/gloo_group.h"
 #include "snug/zero/meeting.h"
 #include "snug/zero/watched_group.h"
@@ -32,6 +33,9 @@ void wait_for_all(c10d::Store& store, const Place& place, std::chrono::milliseco
     store.set(kTwice, std::to_string(place.rank));
     fail("rank ", place.rank, " of ", place.size, " is there twice: every process needs a RANK of its own");
   }
+  const std::string size = store.compareSet("size", "", std::to_string(place.size));
+  check(size == std::to_string(place.size), "rank ", place.rank, " was told of ", place.size,
+        " ranks, another one of ", size, ": all need the same WORLD_SIZE");
   std::vector<std::string> all;
   for (int rank = 0; rank < place.size; ++rank) all.push_back(here(rank));
   const auto until = std::chrono::steady_clock::now() + timeout;
@@ -40,6 +44,10 @@ void wait_for_all(c10d::Store& store, const Place& place, std::chrono::milliseco
     if (place.rank == 0) std::this_thread::sleep_for(10 * kPause);
   };
   while (!store.check(all)) {
+    if (const auto failure = find_failure(store, place.rank)) {
+      stay();
+      throw RankFailure(failure->text, failure->is_mine);
+    }
     if (store.check({kTwice})) {
       const std::string twice = store.get_to_str(kTwice);
       stay();
@@ -50,6 +58,30 @@ void wait_for_all(c10d::Store& store, const Place& place, std::chrono::milliseco
                                " did not come within ", timeout.count() / 1000.0, " s"),
                         /*is_to_be_said=*/place.rank == 0);
     std::this_thread::sleep_for(kPause);
+  }
+}
+
+// Of each machine the first rank that does not hold the store.
+bool speaks_for_machine(const Place& place) {
+  if (place.is_met_elsewhere) return place.local_rank == 0;
+  return place.rank == 1 || (place.local_rank == 0 && place.rank > 1);
+}
+
+std::shared_ptr<Group> connect(const Place& place, c10::Device device, const JoinOptions& options,
+                               const StorePtr& store) {
+  try {
+    return connect_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), place.rank, place.size, device,
+                        {.address = address_towards(place.address, place.port),
+                         .timeout = options.timeout,
+                         .delay = options.delay});
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    const Failure failure =
+        note_failure(*store, place.rank,
+                     concat("rank ", place.rank, " of ", place.size,
+                            " cannot connect to the others: ", text.substr(0, text.find('\n'))),
+                     place.rank);
+    throw RankFailure(failure.text, failure.is_mine);
   }
 }
 
@@ -76,13 +108,11 @@ std::shared_ptr<Group> join(const Place& place, c10::Device device, const JoinOp
   if (place.size == 1) return imagined_group(0, 1);
   const StorePtr store = meet(place, options.timeout);
   wait_for_all(*store, place, options.timeout);
-  // The watch is the first to give up: it knows more.
-  auto gloo =
-      connect_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), place.rank, place.size, device,
-                   {.address = address_towards(place.address, place.port),
-                    .timeout = 2 * options.timeout,
-                    .delay = options.delay});
-  return watched(std::move(gloo), store, {.timeout = options.timeout, .end = options.end});
+  return watched(connect(place, device, options, store), store,
+                 {.timeout = options.timeout,
+                  .is_store_of_rank_0 = !place.is_met_elsewhere,
+                  .speaks_without_store = speaks_for_machine(place),
+                  .end = options.end});
 }
 
 void check_agree(Group& group, const Json& facts) {

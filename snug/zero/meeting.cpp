@@ -16,11 +16,14 @@
 #include <utility>
 
 #include "snug/base/error.h"
+#include "snug/zero/failure.h"
 #include "snug/zero/group.h"
 
 namespace snug::zero {
 
 namespace {
+
+constexpr const char* kPrefix = "snug/";
 
 using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
@@ -94,6 +97,7 @@ int Listener::take() {
 }
 
 StorePtr hold_store(Listener& listener, const std::string& address, std::chrono::milliseconds timeout) {
+  quieten_torch();
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(listener.port());
   options.isServer = true;
@@ -103,10 +107,16 @@ StorePtr hold_store(Listener& listener, const std::string& address, std::chrono:
   return c10::make_intrusive<c10d::TCPStore>(address, options);
 }
 
+void end_ranks(c10d::Store& held, const std::string& why, int speaker) {
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(
+      std::string(kPrefix) + "/", c10::intrusive_ptr<c10d::Store>::reclaim_copy(&held));
+  note_failure(*store, -1, why, speaker);
+}
+
 StorePtr meet(const Place& place, std::chrono::milliseconds timeout) {
   quieten_torch();
   const auto named = [&](StorePtr store) {
-    return c10::make_intrusive<c10d::PrefixStore>("snug/" + place.meeting, std::move(store));
+    return c10::make_intrusive<c10d::PrefixStore>(kPrefix + place.meeting, std::move(store));
   };
   if (place.rank == 0 && !place.is_met_elsewhere) {
     Listener listener(place.address, place.port);

@@ -42,6 +42,8 @@ SNUG_API StorePtr meet(const Place& place, std::chrono::milliseconds timeout);
 // For whoever starts ranks: holds the store for them.
 SNUG_API StorePtr hold_store(Listener& listener, const std::string& address,
                              std::chrono::milliseconds timeout);
+// Ends all of them, unless they know of a failure by now: `speaker`, one that lives, says so.
+SNUG_API void end_ranks(c10d::Store& held, const std::string& why, int speaker);
 
 // This machine's address on the way to that one.
 SNUG_API std::string address_towards(const std::string& address, int port);

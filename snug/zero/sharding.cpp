@@ -454,6 +454,15 @@ bool Sharding::tell_before_gather(std::size_t place) const {
   return true;
 }
 
+void Sharding::spread() {
+  const std::lock_guard lock(mutex_);
+  const at::NoGradGuard no_grad;
+  for (const SharedPtr& shared : shared_)
+    if (!shared->moving)
+      if (const CollectivePtr gathered = group_->all_gather(shared->whole, shared->pieces, shared->name))
+        gathered->finish();
+}
+
 void Sharding::finish_update() {
   const std::lock_guard lock(mutex_);
   if (options_.stage == 0) return;

@@ -80,6 +80,9 @@ class SNUG_API Sharding final : private hooks::RegionListener {
   at::Tensor clip_grad_norm_(double max_norm);
   void zero_grad();  // frees the gradients, also those of the parameters
 
+  // Before the first step: every rank has the weights of whoever has a piece of them, also where ranks began
+  // with others.
+  void spread();
   // After the weights of trained() changed. Whoever reads weights elsewhere than in their region's forward
   // and backward calls finish() first, and gives back what he reads in stage 3: see read().
   void finish_update();

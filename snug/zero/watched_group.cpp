@@ -14,14 +14,14 @@
 #include <type_traits>
 #include <utility>
 
+#include "snug/zero/failure.h"
+
 namespace snug::zero {
 
 namespace {
 
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
-
-constexpr const char* kFailure = "failure";
 
 std::string beat_of(int rank) {
   return concat("beat/", rank);
@@ -51,6 +51,7 @@ class WatchedGroup final : public Group {
         seen_(static_cast<std::size_t>(size())) {
     store_->setTimeout(options.timeout / 3);
     thread_ = std::thread([this] { run(); });
+    guard_ = std::thread([this] { guard(); });
   }
 
   ~WatchedGroup() override {
@@ -62,6 +63,12 @@ class WatchedGroup final : public Group {
     changed_.notify_all();
     thread_.join();
     leave();
+    {
+      const std::lock_guard lock(mutex_);
+      has_left_ = true;
+    }
+    changed_.notify_all();
+    guard_.join();
   }
 
   CollectivePtr all_gather(const at::Tensor& whole, const Pieces& pieces, const std::string& what) override {
@@ -85,10 +92,22 @@ class WatchedGroup final : public Group {
   }
 
  private:
-  struct Failure {
-    std::string text;
-    bool is_mine;  // to say
-    Clock::time_point since;
+  // While it is there this rank waits for the store.
+  class Asking {
+   public:
+    explicit Asking(WatchedGroup& group) : group_(group) {
+      const std::lock_guard lock(group_.mutex_);
+      if (group_.asking_++ == 0) group_.asking_since_ = Clock::now();
+    }
+    ~Asking() {
+      const std::lock_guard lock(group_.mutex_);
+      --group_.asking_;
+    }
+    Asking(const Asking&) = delete;  // it is a stretch of time
+    Asking& operator=(const Asking&) = delete;
+
+   private:
+    WatchedGroup& group_;
   };
   struct UnderWay {
     std::uint64_t number;
@@ -162,22 +181,14 @@ class WatchedGroup final : public Group {
     throw RankFailure(failure_->text, failure_->is_mine);
   }
 
-  // As it is in the store: whose it is comes first.
-  Failure noted(const std::string& failure) const {
-    return {failure.substr(failure.find(' ') + 1), failure.starts_with(concat(rank(), " ")), Clock::now()};
-  }
-
-  // The first to say so is right, and says it. Without the store rank 1 does, since rank 0 held it.
+  // The first to say so is right, and says it.
   void fail_with(const std::string& text) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (failure_) return;
-    }
-    Failure failure{text, true, Clock::now()};
+    if (failed()) return;
+    Failure failure{text, options_.speaks_without_store};
     try {
-      failure = noted(store_->compareSet(kFailure, "", concat(rank(), " ", text)));
-    } catch (const std::exception&) {
-      failure.is_mine = rank() <= 1;
+      const Asking asking(*this);
+      failure = note_failure(*store_, rank(), text, rank());
+    } catch (const std::exception&) {  // it is gone
     }
     set_failure(failure);
   }
@@ -187,8 +198,15 @@ class WatchedGroup final : public Group {
       const std::lock_guard lock(mutex_);
       if (failure_) return;
       failure_ = failure;
+      failed_since_ = Clock::now();
     }
     group_->abort(std::make_exception_ptr(RankFailure(failure.text, failure.is_mine)));
+  }
+
+  std::string store_is_silent() const {
+    return concat(options_.is_store_of_rank_0 ? concat("rank 0 of ", size()) : "whoever started the ranks",
+                  " does not answer rank ", rank(),
+                  " any more: it was stopped, has ended, or its machine is gone");
   }
 
   void run() {
@@ -201,32 +219,40 @@ class WatchedGroup final : public Group {
     }
   }
 
-  void look() {
-    if (const auto failure = failed()) {
-      if (Clock::now() - failure->since > options_.timeout / 5) end(*failure);
-      return;
+  // Asks the store nothing.
+  void guard() {
+    std::unique_lock lock(mutex_);
+    while (!has_left_) {
+      const bool is_stuck = asking_ > 0 && Clock::now() - asking_since_ > options_.timeout / 2;
+      const bool is_over = failure_ && Clock::now() - failed_since_ > options_.timeout / 5;
+      const std::string text = failure_ && failure_->is_mine ? failure_->text : "";
+      lock.unlock();
+      if (is_over) options_.end ? options_.end(text) : end_process(text);
+      if (is_stuck) set_failure({store_is_silent(), options_.speaks_without_store});
+      lock.lock();
+      changed_.wait_for(lock, interval_, [this] { return has_left_; });
     }
+  }
+
+  void look() {
+    if (failed()) return;
     try {
+      const Asking asking(*this);
       beat();
-      if (store_->check({kFailure})) {
-        set_failure(noted(store_->get_to_str(kFailure)));
+      if (const auto failure = find_failure(*store_, rank())) {
+        set_failure(*failure);
         return store_->set(left_of(rank()), "1");
       }
       if (const std::string silent = find_silent(); !silent.empty()) return fail_with(silent);
       if (const std::string overdue = find_overdue(); !overdue.empty()) return fail_with(overdue);
     } catch (const std::exception&) {
-      fail_with(concat("rank 0, or whoever holds the store, does not answer rank ", rank(), " any more"));
+      fail_with(store_is_silent());
     }
   }
 
   std::optional<Failure> failed() {
     const std::lock_guard lock(mutex_);
     return failure_;
-  }
-
-  void end(const Failure& failure) {
-    const std::string text = failure.is_mine ? failure.text : "";
-    options_.end ? options_.end(text) : end_process(text);
   }
 
   void beat() {
@@ -271,8 +297,11 @@ class WatchedGroup final : public Group {
     std::string what;
     {
       const std::lock_guard lock(mutex_);
-      while (!under_way_.empty() && under_way_.front().collective && under_way_.front().collective->is_done())
+      while (!under_way_.empty() && under_way_.front().collective &&
+             under_way_.front().collective->is_done()) {
         under_way_.pop_front();
+        if (!under_way_.empty()) under_way_.front().since = Clock::now();  // its turn has come
+      }
       if (under_way_.empty() || Clock::now() - under_way_.front().since < options_.timeout * 3 / 4) return "";
       what = under_way_.front().what;
     }
@@ -293,8 +322,9 @@ class WatchedGroup final : public Group {
   // Rank 0 may hold the store: it stays until all have ended, or know of a failure, of which they may be.
   void leave() {
     try {
+      const Asking asking(*this);
       store_->set(left_of(rank()), "1");
-      if (rank() != 0) return;
+      if (rank() != 0 || !options_.is_store_of_rank_0) return;
       std::vector<std::string> all;
       for (int other = 0; other < size(); ++other) all.push_back(left_of(other));
       store_->wait(all, failed() ? options_.timeout / 5 : options_.timeout);
@@ -319,8 +349,10 @@ class WatchedGroup final : public Group {
   std::deque<UnderWay> under_way_;
   std::uint64_t asked_ = 0;
   std::optional<Failure> failure_;
-  bool ending_ = false;
-  std::thread thread_;
+  Clock::time_point failed_since_, asking_since_;
+  int asking_ = 0;
+  bool ending_ = false, has_left_ = false;
+  std::thread thread_, guard_;
 };
 
 }  // namespace

@@ -8,7 +8,9 @@
 // rank that asked for the fewest is the one that is waited for), a connection that breaks and an error that
 // somebody report()s all end in the same way: the first who notices writes it down, all others find it there,
 // and each throws it from what it waits for, or from the next thing it asks for. What does not end by itself
-// in time, because its thread is stuck elsewhere, is ended.
+// in time, because its thread is stuck elsewhere, is ended. The store itself may be what does not answer any
+// more, for ever if whoever holds it was stopped: so a second thread, which never asks it anything, looks
+// whether the first one gets on.
 #pragma once
 
 #include <chrono>
@@ -23,6 +25,8 @@ namespace snug::zero {
 
 struct WatchOptions {
   std::chrono::milliseconds timeout{120'000};
+  bool is_store_of_rank_0 = true;    // else whoever started the ranks holds it
+  bool speaks_without_store = true;  // says that it is gone: one rank of each machine
   // When the process does not end by itself. Default: a line on standard error, and exit status 3.
   std::function<void(const std::string& why)> end = nullptr;
 };

@@ -17,7 +17,7 @@ MODEL = {"model_type": "llama", "vocab_size": 256, "hidden_size": 256, "intermed
 RUN = ("train", "--model", "model.json", "--device", "cpu", "--seq-len", "16", "--data", "book.txt", "--shuffle", "3")
 KILLS, STOPS = int(os.environ.get("SNUG_KILLS", "4")), int(os.environ.get("SNUG_STOPS", "1"))
 ALL = os.environ.get("SNUG_ALL_RANKS") == "1"
-TIMEOUT = 6
+TIMEOUT = 10
 
 
 class Ranks(CommandTest):
@@ -113,6 +113,12 @@ class Stages(Ranks):
                     share = parameters * whole / (4 if stage >= from_stage else 1)
                     more = at_once if stage >= from_stage else 0
                     self.assertLess(measured[category], share + more + 64 * 1024, (precision, master, stage, category))
+
+    def test_pieces_of_different_sizes_have_one_plan(self):
+        plain = self.trains("--batch-size", 6, "--ranks", 3, "--zero-stage", 1, "--steps", 1, "--no-save", "--out-dir", "plain")
+        document = self.trains("--batch-size", 6, "--ranks", 3, "--budget", plain["predicted"]["peak_bytes"] - 100_000, "--steps", 2,
+                               "--out-dir", "within")
+        self.assertTrue(document["within_budget"])
 
     def test_a_budget_chooses_the_stage(self):
         plain = self.trains("--batch-size", 4, "--ranks", 2, "--zero-stage", 1, "--steps", 1, "--no-save", "--out-dir", "plain")
@@ -234,6 +240,34 @@ class Ends(Ranks):
     def test_a_rank_that_is_stopped_ends_all(self):
         self.broken(signal.SIGSTOP, STOPS, 2 * TIMEOUT + 2)
 
+    def test_who_holds_the_store_is_stopped_and_the_others_end(self):
+        ranks = self.as_ranks(*((("--batch-size", 4, "--steps", 100_000, "--no-save", "--out-dir", "run"),) * 2))
+        self.wait_for_step("run", 2)
+        ranks[0].send_signal(signal.SIGSTOP)
+        (_, errors), status = self.ended(ranks[1:], 2 * TIMEOUT)[0]
+        self.assertEqual(status, 3, errors)
+        self.assertEqual(len([line for line in errors.splitlines() if line.startswith("snug: ")]), 1, errors)
+        self.assertIn("rank 0 of 2", errors)
+
+    def test_a_rank_that_is_killed_before_all_are_there_is_named(self):
+        for victim in (0, 1):
+            process = self.start("--steps", 100_000, "--no-save", "--out-dir", f"run-{victim}")
+            while len(ranks := self.children(process)) < 3:
+                time.sleep(0.01)
+            os.kill(ranks[victim], signal.SIGKILL)
+            _, errors = process.communicate(timeout=TIMEOUT + 10)
+            self.assertEqual(process.returncode, 3, errors)
+            self.assertEqual(len([line for line in errors.splitlines() if line.startswith("snug: ")]), 1, errors)
+            self.assertIn(f"rank {victim}", errors)
+
+    def test_ctrl_c_before_the_first_step_has_its_status(self):
+        process = self.start("--steps", 100_000, "--no-save", "--out-dir", "run")
+        while len(self.children(process)) < 3:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=TIMEOUT + 10)
+        self.assertEqual(process.returncode, 130, errors)
+
     def test_ctrl_c_saves_and_stops_all_after_the_same_step(self):
         process = self.start("--steps", 100_000, "--out-dir", "run")
         self.wait_for_step("run", 3)
@@ -284,7 +318,7 @@ class Loops(Ranks):
 
 
 class BadInput(Ranks):
-    flags = ("--batch-size", 4, "--steps", 2, "--no-save", "--out-dir", "run")
+    flags = ("--batch-size", 4, "--steps", 2, "--out-dir", "run")
 
     def named_once(self, ranks, *says, statuses=(2, 3)):
         ended = self.ended(ranks)
@@ -298,7 +332,7 @@ class BadInput(Ranks):
         self.write("other.txt", "Whether 'tis nobler in the mind to suffer " * 50)
         self.write("other.json", json.dumps({**MODEL, "num_hidden_layers": 1}))
         for other, says in ((("--seed", 5), "seed 0 and 5 on ranks 0 and 1"), (("--lr", 1), "lr "), (("--clip", 2), "clip "),
-                            (("--host-budget", "1GiB"), "host_budget_bytes "), (("--zero-stage", 3), "zero_stage 1 and 3 on ranks 0 and 1")):
+                            (("--host-budget", "1GiB"), "host_budget_bytes "), (("--save-every", 1), "save_every 0 and 1"), (("--zero-stage", 3), "zero_stage 1 and 3 on ranks 0 and 1")):
             with self.subTest(says):
                 self.named_once(self.as_ranks(self.flags, (*self.flags, *other)), "ranks do not train the same", says)
         for flag, value, says in (("--data", "other.txt", "data "), ("--model", "other.json", "num_hidden_layers 2 and 1")):
@@ -306,6 +340,17 @@ class BadInput(Ranks):
                 other = list(RUN)
                 other[other.index(flag) + 1] = value
                 self.named_once(self.as_ranks(self.flags, self.flags, verbs=(RUN, other)), says)
+
+    def test_ranks_that_go_on_from_different_states_are_refused(self):
+        here = ("--batch-size", 4, "--out-dir", "here")
+        for rank in self.ended(self.as_ranks(*(((*here, "--steps", 2),) * 2))):
+            self.assertEqual(rank[1], 0, rank)
+        before = self.weights("here", 2)
+        resumed = (*here, "--steps", 4, "--resume")
+        self.named_once(self.as_ranks(resumed, (*here, "--steps", 4)), "resume true and false")
+        (self.folder / "there").mkdir()
+        self.named_once(self.as_ranks(resumed, ("--batch-size", 4, "--out-dir", "there", "--steps", 4, "--resume")), "saved st")
+        self.assertEqual(self.weights("here", 2), before)
 
     def test_flags_of_one_rank_that_are_wrong_end_all(self):
         self.named_once(self.as_ranks(self.flags, (*self.flags, "--micro-batch", 3)), "micro-batch")
@@ -326,6 +371,7 @@ class BadInput(Ranks):
             self.assertIn(says, result.stderr)
 
     def test_flags_that_make_no_sense_are_refused(self):
+        self.flags = (*self.flags, "--no-save")
         for flags, says in ((("--ranks", 0), "--ranks must be at least 1"), (("--ranks", 3), "does not divide --batch-size 4"),
                             (("--ranks", 2, "--zero-stage", 4), "--zero-stage must be"),
                             (("--ranks", 2, "--zero-stage", 2, "--weights-on-host", "all"), "--weights-on-host"),
