@@ -221,7 +221,8 @@ void restore_part(const TrainingSetup& setup, const io::StoredTensors& stored) {
   for (const auto& [parameter, begin, count, weights, trained, offset] : setup.sharding->updated())
     for (const optim::StateTensor& one : states) {
       if (trained != one.parameter) continue;
-      const auto& saved = find(stored, concat(one.name, ".", names.at(parameter.unsafeGetTensorImpl())));
+      const std::string name = concat(one.name, ".", names.at(parameter.unsafeGetTensorImpl()));
+      const io::StoredTensor& saved = find(stored, name);
       if (one.tensor.dim() == 0)
         copy_into(one.tensor, 0, one.tensor.sizes(), saved);
       else
