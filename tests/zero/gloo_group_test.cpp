@@ -12,7 +12,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-namespace snug::zero {
+namespace snug::zero::over_gloo {
 namespace {
 
 using Role = std::function<void(Group&)>;
@@ -142,4 +142,4 @@ TEST(Gloo, EndsWhatIsUnderWayWhenItIsCalledOff) {
 }
 
 }  // namespace
-}  // namespace snug::zero
+}  // namespace snug::zero::over_gloo

@@ -18,7 +18,7 @@
 #include "snug/zero/meeting.h"
 #include "tests/support/temporary_folder.h"
 
-namespace snug::zero {
+namespace snug::zero::joining {
 namespace {
 
 using std::chrono::milliseconds;
@@ -213,4 +213,4 @@ TEST(Failing, RanksThatEndAtDifferentTimesAreNoFailure) {
 }
 
 }  // namespace
-}  // namespace snug::zero
+}  // namespace snug::zero::joining

@@ -27,7 +27,7 @@
 #include "snug/zero/gloo_group.h"
 #include "tests/support/temporary_folder.h"
 
-namespace snug::zero {
+namespace snug::zero::stages {
 namespace {
 
 constexpr std::int64_t kWide = 40, kBatch = 12, kFew = 64;
@@ -262,4 +262,4 @@ TEST_F(Stages, OfMoreRanksThanElementsAreRefused) {
 }
 
 }  // namespace
-}  // namespace snug::zero
+}  // namespace snug::zero::stages
