@@ -160,6 +160,20 @@ fs::path weights_of(const TrainConfig& config, const Flags& flags) {
   return steps.empty() ? config.weights : io::state_folder(flags.out_dir, steps.back());
 }
 
+// What was measured is said of the rank that needed most.
+void take_largest_rank(zero::Group& group, Json& document) {
+  const Json mine = {{"measured", document["measured"]}, {"within_budget", document["within_budget"]}};
+  std::vector<std::uint64_t> peaks;
+  for (const std::string& text : group.exchange(mine.dump(), "what was measured")) {
+    const Json one = Json::parse(text);
+    peaks.push_back(one["measured"]["peak_bytes"].get<std::uint64_t>());
+    if (peaks.back() > document["measured"]["peak_bytes"].get<std::uint64_t>())
+      document["measured"] = one["measured"];
+    if (!one["within_budget"].get<bool>()) document["within_budget"] = false;
+  }
+  document["peak_bytes_of_ranks"] = peaks;
+}
+
 void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
   check_saving(given);
   Flags flags = given;
@@ -197,7 +211,9 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
                .stop = &stop_on_signal(config.rank == 0 ? "this step" : "")});
   progress.end();
   print(summary(config, result, out_dir), text_to);
-  if (flags.json) print_json(document(config, result, out_dir));
+  Json whole = document(config, result, out_dir);
+  if (group) take_largest_rank(*group, whole);
+  if (flags.json) print_json(whole);
   // Of ranks another one may have been asked to stop.
   if (result.interrupted) throw Stopped{stop_signal() > 0 ? stop_signal() : SIGTERM};
 }

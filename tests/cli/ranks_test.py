@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -83,6 +84,7 @@ class Stages(Ranks):
                 for stage, run in enumerate(runs):
                     document = self.trains(*flags, "--ranks", ranks, "--zero-stage", stage, "--out-dir", run)
                     self.assertEqual(document["measured"]["peak_bytes"], document["predicted"]["peak_bytes"], run)
+                    self.assertEqual(max(document["peak_bytes_of_ranks"]), document["measured"]["peak_bytes"])
                 pairs = itertools.combinations(range(4), 2)
                 for one, other in pairs:
                     if passes == 1 or ranks == 1 or (one < 2) == (other < 2):
@@ -315,6 +317,92 @@ class Loops(Ranks):
         self.assertEqual(len(set(losses[2:])), 1, losses)
         for loss in losses:
             self.assertAlmostEqual(float(loss), float(alone.stdout.split("loss ")[1].split(",")[0]), delta=2e-6)
+
+
+def can_make_networks():
+    made = subprocess.run(["ip", "netns", "add", f"snug-try-{os.getpid()}"], capture_output=True) if shutil.which("ip") else None
+    if made and made.returncode == 0:
+        subprocess.run(["ip", "netns", "del", f"snug-try-{os.getpid()}"], check=True)
+        return True
+    return False
+
+
+@unittest.skipUnless(can_make_networks(), "network namespaces cannot be made here")
+class Machines(Ranks):
+    """Two machines with two ranks each, played by two network namespaces that a cable joins."""
+    flags = ("--batch-size", 8, "--accumulation", 1, "--zero-stage", 3, "--precision", "bf16", "--rank-timeout", TIMEOUT)
+
+    def setUp(self):
+        super().setUp()
+        self.names = [f"snug-{os.getpid()}-{side}" for side in "ab"]
+        for name in self.names:
+            self.ip("netns", "add", name)
+            self.addCleanup(subprocess.run, ["ip", "netns", "del", name])
+        cables = [f"snug{os.getpid() % 100000}{side}" for side in "ab"]
+        self.ip("link", "add", cables[0], "type", "veth", "peer", "name", cables[1])
+        for number, (name, cable) in enumerate(zip(self.names, cables, strict=True), start=1):
+            self.ip("link", "set", cable, "netns", name)
+            self.ip("-n", name, "address", "add", f"10.199.7.{number}/24", "dev", cable)
+            for device in ("lo", cable):
+                self.ip("-n", name, "link", "set", device, "up")
+
+    def ip(self, *arguments):
+        subprocess.run(["ip", *arguments], check=True)
+
+    def start(self, *flags):
+        ranks = []
+        for rank in range(4):
+            environment = {**self.environment, "RANK": str(rank), "LOCAL_RANK": str(rank % 2), "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2",
+                           "MASTER_ADDR": "10.199.7.1", "MASTER_PORT": "29517"}
+            command = ["ip", "netns", "exec", self.names[rank // 2], SNUG, *RUN, *self.flags, *flags]
+            ranks.append(subprocess.Popen(list(map(str, command)), cwd=self.folder, text=True, env=environment, stdout=subprocess.PIPE,
+                                          stderr=subprocess.PIPE))
+            self.addCleanup(ranks[-1].communicate)
+            self.addCleanup(ranks[-1].kill)
+        return ranks
+
+    def listening(self, name):
+        """Addresses, in the kernel's hexadecimal."""
+        tables = subprocess.run(["ip", "netns", "exec", name, "cat", "/proc/net/tcp", "/proc/net/tcp6"], check=True, capture_output=True, text=True)
+        fields = [line.split() for line in tables.stdout.splitlines()]
+        return {line[1].split(":")[0] for line in fields if len(line) > 3 and line[3] == "0A"}
+
+    def test_train_what_one_machine_trains_and_listen_nowhere_else(self):
+        ranks = self.start("--steps", 200, "--no-save", "--out-dir", "two")
+        until = time.monotonic() + 60
+        while not (self.folder / "two" / "metrics.jsonl").exists():
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.02)
+        self.assertEqual(self.listening(self.names[0]), {"0107C70A"})
+        self.assertEqual(self.listening(self.names[1]), {"0207C70A"})
+        for (_, errors), status in self.ended(ranks, 120):
+            self.assertEqual(status, 0, errors)
+        self.trains(*self.flags, "--ranks", 4, "--steps", 20, "--no-save", "--out-dir", "one")
+        self.assertEqual(self.numbers("two")[:20], self.numbers("one"))
+
+    def test_a_rank_that_is_killed_or_a_cable_that_is_cut_ends_all(self):
+        for how in ("kill", "cut"):
+            ranks = self.start("--steps", 100_000, "--save-every", 5, "--out-dir", how)
+            metrics = self.folder / how / "metrics.jsonl"
+            until = time.monotonic() + 60
+            while not metrics.exists() or len(metrics.read_text().splitlines()) < 7:
+                self.assertLess(time.monotonic(), until)
+                time.sleep(0.02)
+            if how == "kill":
+                ranks[3].kill()
+            else:
+                self.ip("-n", self.names[1], "link", "set", "lo", "down")
+                self.ip("-n", self.names[1], "link", "set", f"snug{os.getpid() % 100000}b", "down")
+            began = time.monotonic()
+            ended = self.ended(ranks, 2 * TIMEOUT)
+            self.assertLess(time.monotonic() - began, TIMEOUT + 2)
+            left = ended[:3] if how == "kill" else ended
+            self.assertEqual([status for _, status in left], [3] * len(left), ended)
+            lines = [line for (_, errors), _ in left for line in errors.splitlines() if line.startswith("snug: ")]
+            # A machine that is cut off cannot know who has spoken on the other side.
+            self.assertIn(len(lines), (1,) if how == "kill" else (1, 2), lines)
+            result = self.train(*self.flags, "--ranks", 4, "--steps", len(metrics.read_text().splitlines()) + 1, "--out-dir", how, "--resume")
+            self.assertEqual(result.returncode, 0, result.stderr)
 
 
 class BadInput(Ranks):
