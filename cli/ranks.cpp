@@ -195,9 +195,13 @@ void start_ranks(int ranks, std::chrono::milliseconds timeout) {
   pass_signals_on();
   Workers workers(timeout, store);
   for (int rank = 0; rank < ranks; ++rank) {
-    std::vector<std::string> variables{concat("RANK=", rank),        concat("WORLD_SIZE=", ranks),
-                                       concat("LOCAL_RANK=", rank),  concat("MASTER_ADDR=", kHere),
-                                       concat("MASTER_PORT=", port), "TORCHELASTIC_USE_AGENT_STORE=True"};
+    std::vector<std::string> variables{concat("RANK=", rank),
+                                       concat("WORLD_SIZE=", ranks),
+                                       concat("LOCAL_RANK=", rank),
+                                       concat("LOCAL_WORLD_SIZE=", ranks),
+                                       concat("MASTER_ADDR=", kHere),
+                                       concat("MASTER_PORT=", port),
+                                       "TORCHELASTIC_USE_AGENT_STORE=True"};
     if (!std::getenv("OMP_NUM_THREADS"))
       variables.push_back(concat("OMP_NUM_THREADS=", threads_of_rank(ranks)));
     workers.start(std::move(variables));

@@ -1,6 +1,7 @@
 // snug train: the main job.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -19,6 +20,7 @@
 #include "cli/training_flags.h"
 #include "cli/verbs.h"
 #include "snug/base/bytes.h"
+#include "snug/host/store.h"
 #include "snug/io/training_state.h"
 #include "snug/plan/plan.h"
 #include "snug/train/planning.h"
@@ -59,6 +61,7 @@ struct Flags {
   bool resume = false;
   bool json = false;
   std::int64_t rank_timeout = 120;  // seconds
+  int ranks_here = 1;               // on this machine; none is given, it is known
 };
 
 // What a run of this model is called: a preset's name, a folder's, or that of the folder of a config.json.
@@ -160,6 +163,15 @@ fs::path weights_of(const TrainConfig& config, const Flags& flags) {
   return steps.empty() ? config.weights : io::state_folder(flags.out_dir, steps.back());
 }
 
+// Ranks of one machine share what it has free; all take what the one with least has.
+std::uint64_t part_of_host(zero::Group& group, int ranks_here) {
+  const std::uint64_t mine = host::default_budget_bytes() / static_cast<std::uint64_t>(ranks_here);
+  std::uint64_t least = mine;
+  for (const std::string& text : group.exchange(std::to_string(mine), "memory of the hosts"))
+    least = std::min<std::uint64_t>(least, std::stoull(text));
+  return least;
+}
+
 // What was measured is said of the rank that needed most.
 void take_largest_rank(zero::Group& group, Json& document) {
   const Json mine = {{"measured", document["measured"]}, {"within_budget", document["within_budget"]}};
@@ -179,6 +191,7 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
   Flags flags = given;
   if (flags.resume) keep_budgets(flags);
   TrainConfig config = training_config(flags.training);
+  if (group && !config.host_budget_bytes) config.host_budget_bytes = part_of_host(*group, flags.ranks_here);
   const std::string plan_text = decide(given, flags, config);
   const fs::path out_dir = out_dir_of(flags, config, group.get());
   std::FILE* const text_to = flags.json && config.rank == 0 ? stderr : stdout;
@@ -235,6 +248,7 @@ void run(const Flags& given) {
   Flags flags = given;
   flags.training.ranks = place->size;
   flags.training.rank = place->rank;
+  flags.ranks_here = place->local_size;
   flags.training.device = device_of(*place, given.training.device);
   as_rank(*place, parse_device(flags.training.device, /*must_exist=*/true), timeout, [&](const auto& group) {
     check(given.training.ranks.value_or(place->size) == place->size, "--ranks ", *given.training.ranks,

@@ -1,5 +1,6 @@
 #include "snug/zero/place.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <string_view>
@@ -42,6 +43,14 @@ class Variables {
           " must be a whole number, got \"", *value, "\"");
     return number;
   }
+  // Of "4(x2)" 4.
+  std::optional<int> first_number(const char* name) const {
+    const auto value = text(name);
+    int number = 0;
+    if (!value || std::from_chars(value->data(), value->data() + value->size(), number).ec != std::errc())
+      return std::nullopt;
+    return number;
+  }
 
  private:
   const Environment& variable_;
@@ -82,6 +91,7 @@ std::optional<Place> place_from_environment(const Environment& variable) {
     check(*rank >= 0 && *rank < *size, launcher.rank, " must be from 0 to ", *size - 1, ", got ", *rank);
     Place place{.rank = *rank, .size = *size};
     place.local_rank = variables.number(launcher.local_rank).value_or(*rank);
+    place.local_size = std::clamp(variables.first_number(launcher.local_size).value_or(*size), 1, *size);
     if (*size == 1) return place;
     place.address = address_of(variables, launcher, *size);
     place.port = variables.number("MASTER_PORT").value_or(kUsualPort);

@@ -11,8 +11,9 @@
 namespace snug::zero {
 
 struct Place {
-  int rank = 0, size = 1, local_rank = 0;
-  std::string address;  // where ranks meet; empty for one rank alone
+  int rank = 0, size = 1;
+  int local_rank = 0, local_size = 1;  // among those on this machine; if nobody says how many, all are
+  std::string address;                 // where ranks meet; empty for one rank alone
   int port = 0;
   bool is_met_elsewhere = false;  // somebody else listens there; else rank 0 does
   std::string meeting;            // its name there: a job that is started again has another one

@@ -35,6 +35,7 @@ TEST(Place, IsTorchrunsWhoseAgentMayListen) {
   EXPECT_EQ(place.rank, 5);
   EXPECT_EQ(place.size, 8);
   EXPECT_EQ(place.local_rank, 1);
+  EXPECT_EQ(place.local_size, 8) << "nobody says how many";
   EXPECT_EQ(place.address, "10.0.0.1");
   EXPECT_EQ(place.port, 1234);
   EXPECT_FALSE(place.is_met_elsewhere);
@@ -55,9 +56,11 @@ TEST(Place, IsThatOfMpirunAndSrun) {
   place = *place_in({{"SLURM_PROCID", "3"},
                      {"SLURM_STEP_NUM_TASKS", "16"},
                      {"SLURM_LOCALID", "1"},
+                     {"SLURM_STEP_TASKS_PER_NODE", "4(x4)"},
                      {"SLURM_STEP_NODELIST", "gpu[03-07,12],other"}});
   EXPECT_EQ(place.rank, 3);
   EXPECT_EQ(place.local_rank, 1);
+  EXPECT_EQ(place.local_size, 4);
   EXPECT_EQ(place.address, "gpu03");
   const Set pmi{{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MASTER_ADDR", "a"}};
   EXPECT_EQ(place_in(pmi)->address, "a");
