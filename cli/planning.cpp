@@ -56,7 +56,7 @@ Step step_for(const TrainingFlags& flags, const train::TrainConfig& config, cons
 plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware& hardware,
                                std::uint64_t budget_bytes, train::TrainConfig& config) {
   const PlanOptions options{
-      .budget_bytes = budget_bytes, .host_budget_bytes = config.host_budget_bytes, .hardware = hardware};
+      .budget_bytes = budget_bytes, .host_budget_bytes = config.host_bytes(), .hardware = hardware};
   PlannedStep planned = plan_step(step_for(flags, config, hardware), options);
   while (!planned.decision.fits && raise_stage(flags, config))
     planned = plan_step(step_for(flags, config, hardware), options);

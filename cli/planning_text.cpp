@@ -105,7 +105,7 @@ std::string more_on_the_host(const TrainingFlags& flags, const train::TrainConfi
           .decision;
   if (more.taken.peak_bytes >= limited.taken.peak_bytes) return "";
   return fmt::format("  a --host-budget of {} instead of {}: {} {}\n", format_bytes(more.taken.host_bytes),
-                     format_bytes(config.host_budget_bytes.value_or(plan::links_of(hardware).host_bytes)),
+                     format_bytes(config.host_bytes().value_or(plan::links_of(hardware).host_bytes)),
                      more.fits ? "a plan takes" : "the least is", format_bytes(more.taken.peak_bytes));
 }
 

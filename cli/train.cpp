@@ -74,10 +74,14 @@ std::string run_name(const std::string& model) {
 
 // Rank 0 looks for a free one.
 fs::path out_dir_of(const Flags& flags, const TrainConfig& config, zero::Group* group) {
-  if (!flags.out_dir.empty()) return flags.out_dir;
-  std::string free;
-  if (config.rank == 0) free = train::RunDirectory::first_free("runs", run_name(config.model_name));
-  return group ? group->exchange(free, "run directory").front() : free;
+  std::string folder = flags.out_dir;
+  if (folder.empty() && config.rank == 0)
+    folder = train::RunDirectory::first_free("runs", run_name(config.model_name)).string();
+  if (!group) return folder;
+  const std::string first = group->exchange(folder, "run directory").front();
+  check(folder.empty() || folder == first, "ranks save together: --out-dir ", first, " on rank 0 and ",
+        folder, " on rank ", config.rank);
+  return first;
 }
 
 void warn_if_above_budget(const TrainConfig& config, std::uint64_t predicted) {
@@ -191,7 +195,7 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
   Flags flags = given;
   if (flags.resume) keep_budgets(flags);
   TrainConfig config = training_config(flags.training);
-  if (group && !config.host_budget_bytes) config.host_budget_bytes = part_of_host(*group, flags.ranks_here);
+  if (group) config.host_part_bytes = part_of_host(*group, flags.ranks_here);
   const std::string plan_text = decide(given, flags, config);
   const fs::path out_dir = out_dir_of(flags, config, group.get());
   std::FILE* const text_to = flags.json && config.rank == 0 ? stderr : stdout;

@@ -87,6 +87,7 @@ struct TrainConfig {
   OptimizerConfig optimizer;
   std::optional<std::uint64_t> budget_bytes;
   std::optional<std::uint64_t> host_budget_bytes;  // default: four fifths of what the host has free
+  std::optional<std::uint64_t> host_part_bytes;    // instead of that default, for one of several ranks there
   std::optional<plan::Plan> plan;                  // takes precedence over `recompute` and `offload`
   bool allow_nan = false;        // else a loss or gradient norm that is not finite ends the run
   double loss_scale = 65536;     // at first, in fp16
@@ -96,6 +97,9 @@ struct TrainConfig {
   int ranks = 1, rank = 0;
   std::optional<int> zero_stage;
 
+  std::optional<std::uint64_t> host_bytes() const {
+    return host_budget_bytes ? host_budget_bytes : host_part_bytes;
+  }
   std::int64_t rank_batch() const { return batch_size / ranks; }
   std::int64_t accumulation() const { return rank_batch() / micro_batch; }
   bool has_states_on_host() const {

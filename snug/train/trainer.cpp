@@ -285,7 +285,7 @@ SessionOptions session_options(const TrainConfig& config, const TrainOptions& op
   SessionOptions session{.device = config.device,
                          .plan = config.plan,
                          .budget_bytes = config.budget_bytes,
-                         .host_budget_bytes = config.host_budget_bytes,
+                         .host_budget_bytes = config.host_bytes(),
                          .predicted = predicted,
                          .prove = false,  // every write in our models is an operator's
                          .say = options.on_trouble ? options.on_trouble : [](const std::string&) {},

@@ -437,7 +437,7 @@ class BadInput(Ranks):
         resumed = (*here, "--steps", 4, "--resume")
         self.named_once(self.as_ranks(resumed, (*here, "--steps", 4)), "resume true and false")
         (self.folder / "there").mkdir()
-        self.named_once(self.as_ranks(resumed, ("--batch-size", 4, "--out-dir", "there", "--steps", 4, "--resume")), "saved st")
+        self.named_once(self.as_ranks(resumed, ("--batch-size", 4, "--out-dir", "there", "--steps", 4, "--resume")), "here", "there")
         self.assertEqual(self.weights("here", 2), before)
 
     def test_flags_of_one_rank_that_are_wrong_end_all(self):
