@@ -2,12 +2,14 @@
 //
 //   zero::Sharding sharding(group, {.stage = 2});
 //   for (...) sharding.add("layers.3", layer->parameters());       // in the order of the forward
+//   sharding.spread();                                             // if ranks may have begun with others
 //   AdamW optimizer(sharding.trained());                           // this rank's part
 //   ...
 //   sharding.last_pass();                                          // before the last backward of a step
 //   loss.backward();
 //   sharding.finish_gradients();
 //   optimizer.step(lr);
+//   sharding.zero_grad();
 //   sharding.finish_update();
 //
 // Note [Stages]

@@ -248,6 +248,23 @@ TEST_F(Stages, AGradientAfterTheLastPassIsNamed) {
             std::string::npos);
 }
 
+// As torch's clip_grad_norm_ on one process that has all gradients.
+TEST_F(Stages, ClipByTheNormOfAllRanks) {
+  const Net net(at::kFloat);
+  Sharding sharding(imagined_group(0, 1), {.stage = 2, .small = kFew});
+  net.each_region([&](const std::string& region, const std::vector<at::Tensor>& parameters) {
+    sharding.add(region, parameters);
+  });
+  net.loss(at::randint(33, {2, 5}, at::kLong), false).backward();
+  sharding.finish_gradients();
+  const double norm = sharding.gradient_norm().item<double>();
+  ASSERT_GT(norm, 0);
+  EXPECT_EQ(sharding.clip_grad_norm_(2 * norm).item<double>(), norm);
+  EXPECT_EQ(sharding.gradient_norm().item<double>(), norm);
+  EXPECT_EQ(sharding.clip_grad_norm_(norm / 4).item<double>(), norm);
+  EXPECT_NEAR(sharding.gradient_norm().item<double>(), norm / 4, 1e-5 * norm);
+}
+
 TEST_F(Stages, OfMoreRanksThanElementsAreRefused) {
   const at::Tensor few = at::zeros({4}).requires_grad_(true);
   Sharding last(imagined_group(3, 8), {.stage = 1});
