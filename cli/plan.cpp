@@ -27,6 +27,8 @@ constexpr auto kExamples = R"(Examples:
       For a GPU that is not here; 'snug train --plan plan.json' runs it there.
   snug plan --model llama-1.3b --seq-len 4096 --max-slowdown 1.1 --hardware rtx4090
       The smallest budget that costs at most a tenth of the time.
+  snug plan --model llama3-8b --batch-size 64 --seq-len 8192 --ranks 64 --hardware h100
+      For 64 GPUs in machines of 8: what each holds, what they send one another, which ZeRO stage is fastest.
   snug plan --sweep
       Budget against time, from the leanest plan to the plain step.)";
 
@@ -70,7 +72,7 @@ void run(const Flags& flags) {
   if (config.ranks > 1 && config.device.is_cpu() && !std::getenv("OMP_NUM_THREADS"))
     at::set_num_threads(threads_of_rank(config.ranks));
   check(!flags.measure || config.ranks == 1, "--measure times steps of one rank: leave out --ranks");
-  Step step = step_for(training, config, chosen.hardware);
+  const Step step = step_for(training, config, chosen.hardware);
   PlanOptions options{.host_budget_bytes = config.host_budget_bytes, .hardware = chosen.hardware};
   auto planner = make_planner(step, options);
   std::optional<plan::MeasuredCosts> costs;
@@ -83,18 +85,15 @@ void run(const Flags& flags) {
     chosen.note = "timed by three steps";
   }
   options.budget_bytes = budget(flags, *planner, chosen.hardware);
-  PlannedStep planned = plan_step(step, options, planner);
-  while (!planned.decision.fits && raise_stage(training, config)) {
-    step = step_for(training, config, chosen.hardware);
-    planned = plan_step(step, options, planner = make_planner(step, options));
-  }
+  PlannedStep planned = plan_stages(training, options, config, planner);
+  planner = planned.planner;
   const plan::Decision& decision = planned.decision;
   if (!flags.out.empty() && decision.fits) plan::save_plan(planned.plan, flags.out);
   train::take(planned.plan, config);
 
   if (flags.json) {
     Json document =
-        plan_document(*planner, decision, train::predict(largest_step(training, config)).peak, chosen);
+        plan_document(config, planned, train::predict(largest_step(training, config)).peak, chosen);
     if (flags.sweep) document["sweep"] = sweep_document(*planner);
     print_json(document);
   } else {
@@ -114,6 +113,7 @@ void add_plan(CLI::App& snug) {
   add_step_flags(verb, flags->training);
   add_max_tokens(verb, flags->training);
   add_rank_flags(verb, flags->training);
+  add_ranks_per_machine(verb, flags->training);
   add_host_budget(verb, flags->training);
   add_choice(verb, "--budget", "SIZE", flags->budget, parse_budget,
              "The most memory to use: 12GiB, 800MiB; default: the GPU's, or the plain step's on the CPU");

@@ -10,13 +10,6 @@
 
 namespace snug::cli {
 
-bool raise_stage(const TrainingFlags& flags, train::TrainConfig& config) {
-  constexpr int kLastStage = 3;
-  if (config.ranks == 1 || flags.zero_stage || *config.zero_stage == kLastStage) return false;
-  ++*config.zero_stage;
-  return true;
-}
-
 std::string ChosenHardware::text() const {
   return note.empty() ? hardware.name : concat(hardware.name, " (", note, ")");
 }
@@ -53,13 +46,43 @@ Step step_for(const TrainingFlags& flags, const train::TrainConfig& config, cons
   return step;
 }
 
+namespace {
+
+// A higher stage sends as much or more, and holds less.
+bool is_better(const plan::Decision& higher, const plan::Decision& lower) {
+  constexpr double kWorthIt = 0.99;
+  if (higher.fits != lower.fits) return higher.fits;
+  return higher.fits ? higher.taken.seconds < kWorthIt * lower.taken.seconds
+                     : higher.missing_bytes < lower.missing_bytes;
+}
+
+}  // namespace
+
+PlannedStep plan_stages(const TrainingFlags& flags, const PlanOptions& options, train::TrainConfig& config,
+                        std::shared_ptr<plan::Planner> planner) {
+  constexpr int kLastStage = 3;
+  const auto planned_at = [&](const train::TrainConfig& at) {
+    return plan_step(step_for(flags, at, *options.hardware), options, std::exchange(planner, nullptr));
+  };
+  PlannedStep best = planned_at(config);
+  if (config.ranks == 1 || flags.zero_stage) return best;
+  train::TrainConfig higher = config;
+  while (*higher.zero_stage < kLastStage) {
+    if (best.decision.fits && best.decision.levers.empty()) break;  // memory is not what it lacks
+    ++*higher.zero_stage;
+    PlannedStep planned = planned_at(higher);
+    if (!is_better(planned.decision, best.decision)) continue;
+    best = std::move(planned);
+    config.zero_stage = higher.zero_stage;
+  }
+  return best;
+}
+
 plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware& hardware,
                                std::uint64_t budget_bytes, train::TrainConfig& config) {
   const PlanOptions options{
       .budget_bytes = budget_bytes, .host_budget_bytes = config.host_bytes(), .hardware = hardware};
-  PlannedStep planned = plan_step(step_for(flags, config, hardware), options);
-  while (!planned.decision.fits && raise_stage(flags, config))
-    planned = plan_step(step_for(flags, config, hardware), options);
+  PlannedStep planned = plan_stages(flags, options, config);
   if (!planned.decision.fits) throw AnswerIsNo(does_not_fit(flags, config, planned, hardware));
   train::take(std::move(planned.plan), config);
   return planned.decision;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,8 +27,11 @@ struct ChosenHardware {
 // By name or file if one is given, else what is here: as last probed, or its preset.
 ChosenHardware choose_hardware(const std::string& given, c10::Device device);
 
-// Where ranks may choose what they share out, the next stage, if there is one.
-bool raise_stage(const TrainingFlags& flags, train::TrainConfig& config);
+// Where ranks may choose what they share out, config.zero_stage becomes that of the fastest plan that fits,
+// the lowest of those that are about as fast; of the leanest plan if none fits. `planner`: of the first
+// stage.
+PlannedStep plan_stages(const TrainingFlags& flags, const PlanOptions& options, train::TrainConfig& config,
+                        std::shared_ptr<plan::Planner> planner = nullptr);
 
 // Makes a plan for the budget and puts it into the configuration. Throws AnswerIsNo if nothing fits.
 plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware& hardware,
@@ -52,7 +56,7 @@ std::string verified_text(const Verified& verified);
 std::string sweep_table(const plan::Planner& planner);
 
 // The fields that others rely on; `step` is the captured step under the plan.
-Json plan_document(const plan::Planner& planner, const plan::Decision& decision, const trace::Snapshot& step,
+Json plan_document(const train::TrainConfig& config, const PlannedStep& planned, const trace::Snapshot& step,
                    const ChosenHardware& hardware);
 Json sweep_document(const plan::Planner& planner);
 

@@ -80,6 +80,16 @@ std::string of_each_rank(const train::TrainConfig& config) {
   return fmt::format(" of each of {} ranks, ZeRO stage {}", config.ranks, *config.zero_stage);
 }
 
+std::string sent_by_ranks(const train::TrainConfig& config, const Planner& planner, const Offer& taken) {
+  if (!config.zero_stage || config.ranks == 1) return "";
+  const auto together = planner.candidate(taken).model->together(taken.chosen);
+  const int machines = config.all_ranks().machines();
+  return fmt::format("Each rank sends {} a step{}, {} of collectives, which cost the step {}\n",
+                     format_bytes(together.sent_bytes),
+                     machines > 1 ? fmt::format(" within and between {} machines", machines) : "",
+                     train::format_seconds(together.seconds), train::format_seconds(together.cost_seconds));
+}
+
 // At the peak of the leanest plan, so what waits on the host is not among it.
 struct StatesThere {
   std::uint64_t parameters, gradients, optimizer;
@@ -132,6 +142,7 @@ std::string ladder(const train::TrainConfig& config, const Planner& planner, con
       train::format_seconds(taken.seconds), taken.seconds / decision.plain.step_seconds,
       static_cast<double>(config.batch_size * config.seq_len) / taken.seconds,
       plan::text(planner.candidate(taken).setting));
+  text += sent_by_ranks(config, planner, taken);
   text += fmt::format("At most {:.2f} % from the fastest possible within this budget\n",
                       std::max(0.0, percent(taken.seconds - decision.bound_seconds, decision.bound_seconds)));
   text += fmt::format("Memory is highest in {}\n", decision.binds);
@@ -216,8 +227,10 @@ std::string sweep_table(const Planner& planner) {
   return text;
 }
 
-Json plan_document(const Planner& planner, const Decision& decision, const trace::Snapshot& step,
+Json plan_document(const train::TrainConfig& config, const PlannedStep& planned, const trace::Snapshot& step,
                    const ChosenHardware& hardware) {
+  const Planner& planner = *planned.planner;
+  const Decision& decision = planned.decision;
   Json document = {
       {"fits", decision.fits},
       {"budget_bytes", decision.budget_bytes},
@@ -236,6 +249,15 @@ Json plan_document(const Planner& planner, const Decision& decision, const trace
         {"is_estimate", hardware.hardware.is_estimate},
         {"file", hardware.file.empty() ? Json(nullptr) : Json(hardware.file)}}}};
   document.update(plan::to_json(planner.candidate(decision.taken).setting));
+  if (config.zero_stage) {
+    const auto together = planner.candidate(decision.taken).model->together(decision.taken.chosen);
+    document["ranks"] = {{"count", config.ranks},
+                         {"per_machine", config.all_ranks().per_machine},
+                         {"zero_stage", *config.zero_stage},
+                         {"sent_bytes", together.sent_bytes},
+                         {"collective_seconds", together.seconds},
+                         {"cost_seconds", together.cost_seconds}};
+  }
   return document;
 }
 

@@ -94,6 +94,8 @@ std::string table(const plan::Hardware& hardware, const std::string& model) {
                 fmt::format("products take {:.1f} % longer meanwhile", 100 * hardware.copy_slowdown));
   }
   text += row("AdamW on the CPU", hardware.adam_rate * 1e-9, "G parameters/s");
+  text += row("ranks of a machine", hardware.peer_rate * 1e-9, "GB/s", "not measured: it takes several");
+  text += row("ranks elsewhere", hardware.network_rate * 1e-9, "GB/s", "not measured");
   if (hardware.disk_rate > 0) text += row("disk", hardware.disk_rate * 1e-9, "GB/s", "written, then read");
   if (hardware.is_gpu)
     text += size_row("GPU memory", hardware.memory_bytes,

@@ -21,7 +21,6 @@
 
 #include "cli/exit_status.h"
 #include "snug/base/error.h"
-#include "snug/zero/join.h"
 #include "snug/zero/meeting.h"
 
 extern char** environ;
@@ -209,13 +208,13 @@ void start_ranks(int ranks, std::chrono::milliseconds timeout) {
   if (const int status = workers.wait(); status != kDone) throw Ended{status};
 }
 
-void as_rank(const zero::Place& place, c10::Device device, std::chrono::milliseconds timeout,
+void as_rank(const zero::Place& place, c10::Device device, const zero::JoinOptions& options,
              const std::function<void(const std::shared_ptr<zero::Group>&)>& run) {
   std::shared_ptr<zero::Group> group;
   bool is_mine = true;  // to say
   const Ended ended = outcome_of([&] {
     try {
-      group = zero::join(place, device, {.timeout = timeout});
+      group = zero::join(place, device, options);
       // What a run says, one rank says.
       if (place.rank != 0 && !std::freopen("/dev/null", "w", stdout)) throw RunError("there is no /dev/null");
       run(group);
@@ -230,7 +229,7 @@ void as_rank(const zero::Place& place, c10::Device device, std::chrono::millisec
   if (!is_failure && place.rank != 0) is_mine = false;  // all were stopped
   if (!is_mine) throw Ended{ended.status};
   const bool has_name = ended.text.starts_with("rank") || ended.text.starts_with("of ");
-  throw Ended{ended.status, ended.status == kRunFailed && !has_name
+  throw Ended{ended.status, ended.status == kRunFailed && !has_name && place.size > 1
                                 ? concat("rank ", place.rank, ": ", ended.text)
                                 : ended.text};
 }

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "snug/zero/group.h"
-#include "snug/zero/place.h"
+#include "snug/zero/join.h"
 
 namespace snug::cli {
 
@@ -19,7 +19,7 @@ void start_ranks(int ranks, std::chrono::milliseconds timeout);
 int threads_of_rank(int ranks);
 
 // Runs as one of them. What goes wrong on any rank ends all; one of them says it.
-void as_rank(const zero::Place& place, c10::Device device, std::chrono::milliseconds timeout,
+void as_rank(const zero::Place& place, c10::Device device, const zero::JoinOptions& options,
              const std::function<void(const std::shared_ptr<zero::Group>&)>& run);
 
 }  // namespace snug::cli

@@ -30,7 +30,8 @@ Json or_null(const std::optional<Number>& number) {
 
 }  // namespace
 
-std::string heading(const TrainConfig& config, const fs::path& weights, const fs::path& out_dir) {
+std::string heading(const TrainConfig& config, const fs::path& weights, const fs::path& out_dir,
+                    const zero::Group* group) {
   return fmt::format(
       "model   {}: {} parameters, {} on {}, {}\n"
       "data    {}: {} x {} tokens per step{}{}\n"
@@ -43,7 +44,9 @@ std::string heading(const TrainConfig& config, const fs::path& weights, const fs
       config.accumulation() > 1
           ? fmt::format(", in {} micro-batches of {}", config.accumulation(), config.micro_batch)
           : "",
-      config.zero_stage ? fmt::format("\nranks   {}, ZeRO stage {}", config.ranks, *config.zero_stage) : "",
+      config.zero_stage ? fmt::format("\nranks   {}, ZeRO stage {}{}", config.ranks, *config.zero_stage,
+                                      group && !group->carrier().empty() ? ", over " + group->carrier() : "")
+                        : "",
       config.steps, config.steps == 1 ? "step" : "steps", name(config.optimizer.kind), out_dir.string());
 }
 

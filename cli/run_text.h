@@ -9,9 +9,10 @@
 
 namespace snug::cli {
 
-// `weights`: the folder that they come from; empty for fresh ones.
+// `weights`: the folder that they come from; empty for fresh ones. `group`: null for one that trains by
+// itself.
 std::string heading(const train::TrainConfig& config, const std::filesystem::path& weights,
-                    const std::filesystem::path& out_dir);
+                    const std::filesystem::path& out_dir, const zero::Group* group);
 std::string prediction(const train::TrainConfig& config, const trace::Snapshot& peak);
 std::string summary(const train::TrainConfig& config, const train::TrainResult& result,
                     const std::filesystem::path& out_dir);

@@ -61,7 +61,8 @@ struct Flags {
   bool resume = false;
   bool json = false;
   std::int64_t rank_timeout = 120;  // seconds
-  int ranks_here = 1;               // on this machine; none is given, it is known
+  zero::Backend backend = zero::Backend::Auto;
+  int ranks_here = 1;  // on this machine; none is given, it is known
 };
 
 // What a run of this model is called: a preset's name, a folder's, or that of the folder of a config.json.
@@ -176,6 +177,21 @@ std::uint64_t part_of_host(zero::Group& group, int ranks_here) {
   return least;
 }
 
+// What ranks plan with must be the same for all: of machines with fewer ranks than others the fewest, and the
+// least of their budgets.
+void agree_on_plan(zero::Group& group, Flags& flags) {
+  const Json mine = {{"here", flags.ranks_here}, {"budget", flags.budget.value_or(0)}};
+  int fewest = flags.ranks_here;
+  const std::vector<std::string> all = group.exchange(mine.dump(), "budgets");
+  for (const std::string& text : all) {
+    const Json one = Json::parse(text);
+    fewest = std::min(fewest, one["here"].get<int>());
+    const auto budget = one["budget"].get<std::uint64_t>();
+    if (flags.budget && budget > 0) flags.budget = std::min(*flags.budget, budget);
+  }
+  if (group.size() > 1) flags.training.ranks_per_machine = fewest;
+}
+
 // What was measured is said of the rank that needed most.
 void take_largest_rank(zero::Group& group, Json& document) {
   const Json mine = {{"measured", document["measured"]}, {"within_budget", document["within_budget"]}};
@@ -194,6 +210,7 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
   check_saving(given);
   Flags flags = given;
   if (flags.resume) keep_budgets(flags);
+  if (group) agree_on_plan(*group, flags);
   TrainConfig config = training_config(flags.training);
   if (group) config.host_part_bytes = part_of_host(*group, flags.ranks_here);
   const std::string plan_text = decide(given, flags, config);
@@ -207,7 +224,7 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
                .trace = flags.resume || config.rank != 0 ? fs::path() : out_dir / "trace",
                .on_prediction =
                    [&](const Prediction& predicted) {
-                     print(heading(config, weights_of(config, flags), out_dir) + plan_text +
+                     print(heading(config, weights_of(config, flags), out_dir, group.get()) + plan_text +
                                prediction(config, predicted.peak),
                            text_to);
                      if (config.rank == 0) warn_if_above_budget(config, predicted.budget_use());
@@ -229,7 +246,10 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
   progress.end();
   print(summary(config, result, out_dir), text_to);
   Json whole = document(config, result, out_dir);
-  if (group) take_largest_rank(*group, whole);
+  if (group) {
+    take_largest_rank(*group, whole);
+    whole["backend"] = group->carrier();
+  }
   if (flags.json) print_json(whole);
   // Of ranks another one may have been asked to stop.
   if (result.interrupted) throw Stopped{stop_signal() > 0 ? stop_signal() : SIGTERM};
@@ -243,18 +263,23 @@ std::string device_of(const zero::Place& place, const std::string& given) {
 }
 
 void run(const Flags& given) {
-  const std::chrono::seconds timeout(given.rank_timeout);
-  const auto place = zero::place_from_environment();
-  if (!place) {
-    const std::int64_t ranks = given.training.ranks.value_or(1);
-    return ranks > 1 ? start_ranks(static_cast<int>(ranks), timeout) : run_here(given, nullptr);
+  const zero::JoinOptions joining{.backend = given.backend,
+                                  .timeout = std::chrono::seconds(given.rank_timeout)};
+  auto place = zero::place_from_environment();
+  const std::int64_t ranks = given.training.ranks.value_or(1);
+  if (!place && ranks > 1) return start_ranks(static_cast<int>(ranks), joining.timeout);
+  if (!place && !given.training.zero_stage) {
+    check(given.backend == zero::Backend::Auto,
+          "--backend has no use for one that trains by itself: give --ranks or --zero-stage");
+    return run_here(given, nullptr);
   }
+  if (!place) place = zero::Place();
   Flags flags = given;
   flags.training.ranks = place->size;
   flags.training.rank = place->rank;
   flags.ranks_here = place->local_size;
   flags.training.device = device_of(*place, given.training.device);
-  as_rank(*place, parse_device(flags.training.device, /*must_exist=*/true), timeout, [&](const auto& group) {
+  as_rank(*place, parse_device(flags.training.device, /*must_exist=*/true), joining, [&](const auto& group) {
     check(given.training.ranks.value_or(place->size) == place->size, "--ranks ", *given.training.ranks,
           " contradicts the environment, which says that there are ", place->size);
     run_here(flags, group);
@@ -273,6 +298,9 @@ void add_train(CLI::App& snug) {
              "nothing recomputed");
   add_max_tokens(verb, flags->training);
   add_rank_flags(verb, flags->training);
+  add_choice(
+      verb, "--backend", "auto|nccl|gloo", flags->backend, zero::parse_backend,
+      "What carries what ranks do together; default auto, nccl where each has a GPU of its own, else gloo");
   add_count(verb, "--rank-timeout", flags->rank_timeout,
             "Seconds within which a rank that is lost, stopped or failed ends all; default 120", 1,
             kMostSeconds);

@@ -218,7 +218,13 @@ void add_rank_flags(CLI::App& verb, TrainingFlags& flags) {
         return parse_count("--zero-stage", text, 0, 3);
       },
       "What ranks share out: 0 nothing, 1 the optimizer's states, 2 gradients too, 3 weights too; default "
-      "auto, the lowest from 1 on that fits --budget");
+      "auto, of 1 to 3 the one that is fastest within --budget");
+}
+
+void add_ranks_per_machine(CLI::App& verb, TrainingFlags& flags) {
+  add_count(verb, "--ranks-per-machine", flags.ranks_per_machine,
+            "How many of --ranks share a machine, and so its links: default 8 GPUs, or all on the CPU", 1,
+            kMostRanks);
 }
 
 train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_exist) {
@@ -247,6 +253,9 @@ train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_
   config.rank = flags.rank;
   config.zero_stage = flags.zero_stage;
   if (config.ranks > 1 && !config.zero_stage) config.zero_stage = kFirstStage;
+  check(!flags.ranks_per_machine || config.ranks > 1,
+        "--ranks-per-machine has no use with one rank: give --ranks");
+  if (flags.ranks_per_machine) config.ranks_per_machine = static_cast<int>(*flags.ranks_per_machine);
   config.allow_nan = flags.allow_nan;
   config.allow_quadratic = flags.allow_quadratic;
   check(!flags.loss_scale || config.precision == Precision::Fp16, "--loss-scale has no use with --precision ",

@@ -39,7 +39,8 @@ struct TrainingFlags {
   bool allow_nan = false;
   bool allow_quadratic = false;
   std::optional<std::int64_t> ranks, zero_stage;  // no stage: with several ranks it is chosen
-  int rank = 0;                                   // among them; none is given, it is known
+  std::optional<std::int64_t> ranks_per_machine;
+  int rank = 0;  // among them; none is given, it is known
 };
 
 // The first flag that was given of those that choose what a plan would: empty if none was. Of all, or of
@@ -55,6 +56,7 @@ void add_max_tokens(CLI::App& verb, TrainingFlags& flags);
 void add_host_budget(CLI::App& verb, TrainingFlags& flags);  // part of add_data_flags
 void add_training_flags(CLI::App& verb, TrainingFlags& flags);
 void add_rank_flags(CLI::App& verb, TrainingFlags& flags);
+void add_ranks_per_machine(CLI::App& verb, TrainingFlags& flags);
 
 // Throws Error for what contradicts itself or has no use.
 train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_exist = true);

@@ -2,6 +2,7 @@
 # demand nvcc for every program that links a CUDA wheel. A CPU build links libtorch_cpu and libc10 only.
 set(SNUG_HAS_TORCH OFF)
 set(SNUG_HAS_CUDA OFF)
+set(SNUG_HAS_NCCL OFF)
 if(SNUG_TORCH STREQUAL "OFF")
   return()
 endif()
@@ -55,5 +56,11 @@ if(SNUG_HAS_CUDA)
     $<BUILD_INTERFACE:-Wl,--push-state,--no-as-needed> $<BUILD_INTERFACE:${SNUG_TORCH}/lib/libtorch_cuda.so>
     $<BUILD_INTERFACE:-Wl,--pop-state> $<BUILD_INTERFACE:${SNUG_TORCH}/lib/libc10_cuda.so>
     $<BUILD_INTERFACE:CUDA::cudart>)
+  # The very library that torch loads: two of them in one process would be two worlds.
+  find_path(SNUG_NCCL_INCLUDE nccl.h HINTS "${SNUG_TORCH}/../nvidia/nccl/include" NO_DEFAULT_PATH)
+  find_file(SNUG_NCCL_LIBRARY libnccl.so.2 HINTS "${SNUG_TORCH}/../nvidia/nccl/lib" NO_DEFAULT_PATH)
+  if(SNUG_NCCL_INCLUDE AND SNUG_NCCL_LIBRARY)
+    set(SNUG_HAS_NCCL ON)
+  endif()
 endif()
-message(STATUS "snug: torch ${torch_version} at ${SNUG_TORCH}, CUDA ${SNUG_HAS_CUDA}")
+message(STATUS "snug: torch ${torch_version} at ${SNUG_TORCH}, CUDA ${SNUG_HAS_CUDA}, NCCL ${SNUG_HAS_NCCL}")

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "snug/base/error.h"
+#include "snug/host/cuda_stream.h"
 
 namespace snug::host {
 
@@ -34,20 +35,10 @@ class CudaCopy final : public Copy {
   c10::cuda::CUDAEvent done_;  // without timing; written once, so any thread may wait for it
 };
 
-// A stream of our own, never destroyed: those of torch's pool are handed out again after 32 requests.
-c10::cuda::CUDAStream make_stream(c10::DeviceIndex device) {
-  const c10::cuda::CUDAGuard guard(device);
-  int lowest = 0, highest = 0;
-  C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-  cudaStream_t stream = nullptr;
-  C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
-  return c10::cuda::getStreamFromExternal(stream, device);
-}
-
 // One direction.
 class CopyStream {
  public:
-  explicit CopyStream(c10::DeviceIndex device) : stream_(make_stream(device)) {}
+  explicit CopyStream(c10::DeviceIndex device) : stream_(make_cuda_stream(device)) {}
 
   CopyPtr push(const void* from, void* to, std::uint64_t bytes, cudaMemcpyKind kind, const CopyPtr& before,
                const CopyPtr& since) {
@@ -74,7 +65,7 @@ class CudaLink final : public Link {
 
   std::optional<c10::Stream> stream_beside(std::size_t number) override {
     const std::lock_guard lock(mutex_);
-    while (beside_.size() <= number) beside_.push_back(make_stream(device().index()).unwrap());
+    while (beside_.size() <= number) beside_.push_back(make_cuda_stream(device().index()).unwrap());
     return beside_[number];
   }
   CopyPtr mark() override {

@@ -150,6 +150,10 @@ class Probe {
     compute(hardware);
     if (is_gpu && !memory::cuda_device(options_.device.index()).is_the_hosts) links(hardware);
     host(hardware);
+    // It takes several ranks to measure these.
+    const plan::Hardware like = hardware_of(options_.device);
+    hardware.peer_rate = like.peer_rate;
+    hardware.network_rate = like.network_rate;
     // Last: by then the libraries are loaded, but for some kernels that only a step uses.
     constexpr std::uint64_t kLater = 8_MiB;
     if (is_gpu) hardware.outside_bytes = memory::process_memory(options_.device).outside_bytes() + kLater;

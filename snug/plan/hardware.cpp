@@ -26,6 +26,8 @@ constexpr Rate kRates[] = {
     {"attention_flops", &Hardware::attention_flops},
     {"memory_rate", &Hardware::memory_rate},
     {"adam_rate", &Hardware::adam_rate},
+    {"peer_rate", &Hardware::peer_rate},
+    {"network_rate", &Hardware::network_rate},
 };
 constexpr Rate kLinks[] = {
     {"to_host_rate", &Hardware::to_host_rate},

@@ -46,7 +46,11 @@ struct Hardware {
   double copy_slowdown = 0;      // share by which matrix products take longer meanwhile: 0.03
   double operation_seconds = 0;  // of every operator, however small
   double adam_rate = 0;          // parameters of an AdamW step in fp32 on the host, all its cores at work
-  double disk_rate = 0;          // bytes written in sequence, then read again; 0: not measured
+  // Bytes that one of several ranks sends in a collective while it receives as many: to others of its
+  // machine, and to other machines, where each has a network of its own to use.
+  double peer_rate = 0;
+  double network_rate = 0;
+  double disk_rate = 0;                     // bytes written in sequence, then read again; 0: not measured
   std::vector<MeasuredOperator> operators;  // of steps at a model's shapes; see MeasuredCosts
 
   bool operator==(const Hardware&) const = default;

@@ -29,6 +29,18 @@ constexpr double kAdamServer = 4.5e9;
 constexpr double kAdamDesktop = 2.2e9;
 constexpr double kDisk = 1.4e9;  // measured on that machine
 
+// Between GPUs. NVLink: 0.8 of a direction, as NCCL's all-gathers and reduce-scatters commonly reach in a
+// machine of eight. PCI Express without access from GPU to GPU: through the host's memory, about half of the
+// link. Networks: 0.9 of a card of 400 Gb/s per GPU, of 200 Gb/s with A100s; of one that the 8 GPUs of a
+// machine share, of 100 Gb/s in clouds, of 10 Gb/s in an office. None of these was measured here.
+constexpr double kNvlink4 = 0.8 * 450e9;
+constexpr double kNvlink3 = 0.8 * 300e9;
+constexpr double kPcie4Peer = 12e9;
+constexpr double kNetwork400 = 0.9 * 50e9;
+constexpr double kNetwork200 = 0.9 * 25e9;
+constexpr double kSharedNetwork100 = 0.9 * 12.5e9 / 8;
+constexpr double kSharedNetwork10 = 0.9 * 1.25e9 / 8;
+
 constexpr std::uint64_t gib(double count) {
   return static_cast<std::uint64_t>(count * static_cast<double>(1_GiB));
 }
@@ -43,23 +55,31 @@ struct DataSheet {
   double link;
   double host_gib;  // of a usual machine around it; the H200's was measured
   double adam;
+  double peer, network;
 };
 
 constexpr DataSheet kDataSheets[] = {
     // NVIDIA H200 data sheet, SXM: 141 GB, 4.8 TB/s, 989 and 67 TFLOP/s
-    {"h200", 139.7, 989e12, 67e12, 4.8e12, kAttentionShareHopper, kPcie5, 125, kAdamServer},
+    {"h200", 139.7, 989e12, 67e12, 4.8e12, kAttentionShareHopper, kPcie5, 125, kAdamServer, kNvlink4,
+     kNetwork400},
     // NVIDIA H100 data sheet, SXM: 80 GB, 3.35 TB/s, 989 and 67 TFLOP/s
-    {"h100", 79.1, 989e12, 67e12, 3.35e12, kAttentionShareHopper, kPcie5, 125, kAdamServer},
+    {"h100", 79.1, 989e12, 67e12, 3.35e12, kAttentionShareHopper, kPcie5, 125, kAdamServer, kNvlink4,
+     kNetwork400},
     // NVIDIA A100 data sheet: 40 GB, 1555 GB/s, 312 and 19.5 TFLOP/s
-    {"a100-40", 39.3, 312e12, 19.5e12, 1.555e12, kAttentionShareAmpere, kPcie4, 125, kAdamServer},
+    {"a100-40", 39.3, 312e12, 19.5e12, 1.555e12, kAttentionShareAmpere, kPcie4, 125, kAdamServer, kNvlink3,
+     kNetwork200},
     // NVIDIA A100 data sheet, SXM: 80 GB, 2039 GB/s, 312 and 19.5 TFLOP/s
-    {"a100-80", 79.1, 312e12, 19.5e12, 2.039e12, kAttentionShareAmpere, kPcie4, 125, kAdamServer},
+    {"a100-80", 79.1, 312e12, 19.5e12, 2.039e12, kAttentionShareAmpere, kPcie4, 125, kAdamServer, kNvlink3,
+     kNetwork200},
     // NVIDIA Ada whitepaper: 24 GB, 1008 GB/s, 165.2 and 82.6 TFLOP/s
-    {"rtx4090", 23.6, 165.2e12, 82.6e12, 1.008e12, kAttentionShareAmpere, kPcie4, 62, kAdamDesktop},
+    {"rtx4090", 23.6, 165.2e12, 82.6e12, 1.008e12, kAttentionShareAmpere, kPcie4, 62, kAdamDesktop,
+     kPcie4Peer, kSharedNetwork10},
     // NVIDIA GA102 whitepaper: 24 GB, 936 GB/s, 71 and 35.6 TFLOP/s
-    {"rtx3090", 23.6, 71e12, 35.6e12, 936e9, kAttentionShareAmpere, kPcie4, 62, kAdamDesktop},
+    {"rtx3090", 23.6, 71e12, 35.6e12, 936e9, kAttentionShareAmpere, kPcie4, 62, kAdamDesktop, kPcie4Peer,
+     kSharedNetwork10},
     // NVIDIA L4 data sheet: 24 GB, 300 GB/s, 242 (half of it without sparsity) and 30.3 TFLOP/s
-    {"l4", 22.0, 121e12, 30.3e12, 300e9, kAttentionShareAmpere, kPcie4, 62, kAdamDesktop},
+    {"l4", 22.0, 121e12, 30.3e12, 300e9, kAttentionShareAmpere, kPcie4, 62, kAdamDesktop, kPcie4Peer,
+     kSharedNetwork100},
 };
 
 Hardware from_data_sheet(const DataSheet& sheet) {
@@ -79,6 +99,8 @@ Hardware from_data_sheet(const DataSheet& sheet) {
       .copy_slowdown = kCopySlowdown,
       .operation_seconds = kLaunchSeconds,
       .adam_rate = sheet.adam,
+      .peer_rate = sheet.peer,
+      .network_rate = sheet.network,
       .disk_rate = kDisk,
   };
 }
@@ -95,6 +117,8 @@ Hardware modest_cpu() {
       .memory_rate = 8e9,
       .operation_seconds = kLaunchSeconds,
       .adam_rate = 0.28e9,
+      .peer_rate = 1e9,
+      .network_rate = kSharedNetwork10,
       .disk_rate = 0.5e9,
   };
 }

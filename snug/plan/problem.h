@@ -23,6 +23,7 @@ struct Choice {
   std::uint64_t backward_bytes = 0;  // the highest in its backward, likewise, with what is back from the host
   double forward_seconds = 0;
   double backward_seconds = 0;  // with what is run again
+  double ranks_seconds = 0;     // of both, for what ranks do together beside it
   // What else is copied beside it, whatever is chosen: weights and gradients of its neighbours.
   std::uint64_t forward_in_bytes = 0, backward_in_bytes = 0, backward_out_bytes = 0;
 

@@ -44,12 +44,31 @@ inline constexpr LeverKind kLevers[] = {kMicroBatch,   kHeadChunks,      kSteppe
 // Per cents that take the host's memory, in the order in which they are given up where it has too little.
 inline constexpr LeverKind kHostLevers[] = {kSteppedOnHost, kWeightsOnHost, kGradientsOnHost, kStatesOnHost};
 
+// Of one training.
+struct Ranks {
+  int count = 1;
+  int per_machine = 1;  // the last machine may have fewer
+
+  int machines() const { return (count + per_machine - 1) / per_machine; }
+};
+
 struct SNUG_API Setting {
   std::map<std::string, std::int64_t> levers;
   std::int64_t accumulation = 1;  // passes of a step: it follows from the micro-batch
 
   std::int64_t operator[](const LeverKind& kind) const;
   bool operator==(const Setting&) const = default;
+};
+
+// What ranks do together for a region, in the order of the forward.
+struct Collective {
+  enum class What { Weights, Gradients };
+  std::string region;
+  What what = What::Weights;
+  std::uint64_t bytes = 0;  // of all ranks together
+  // Weights for its forward and its backward; else once a step: for the first forward, after the last
+  // backward.
+  bool is_in_each_pass = true;
 };
 
 // What waits on the host between steps; each update brings it to the device and back.
@@ -72,6 +91,8 @@ struct Streamed {
     std::uint64_t weight_bytes = 0, gradient_bytes = 0;
   };
   std::vector<Region> regions = {};  // in the order of the forward
+  Ranks ranks = {};
+  std::vector<Collective> collectives = {};
 
   bool leaves_gradients() const { return bytes > 0 && beside_forward; }  // for the next step
 };

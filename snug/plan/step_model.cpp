@@ -118,6 +118,7 @@ StepModel::StepModel(Sketch sketch, double passes, const Cost& cost, const Links
                      const Streamed& streamed)
     : links_(links),
       streamed_(streamed),
+      collectives_(streamed_.collectives, streamed_.ranks, links_.peers),
       sketch_(std::make_unique<const Sketch>(std::move(sketch))),
       timeline_(*sketch_) {
   for (const trace::Work& work : sketch_->operators)
@@ -335,7 +336,22 @@ Choice StepModel::measure(std::size_t number, const std::vector<Profile>& profil
   choice.forward_seconds *= calls_per_pass;
   choice.backward_seconds *= calls_per_pass;
   if (links_.are_there()) add_streamed(region.name, choice);
+  add_collectives(region.name, choice);
   return choice;
+}
+
+// A region takes as long as computing, slowed down by what ranks do beside it, or as long as that takes.
+void StepModel::add_collectives(const std::string& region, Choice& choice) const {
+  const auto [forward, backward] = collectives_.in_each_pass(region);
+  const auto [first, last] = step_passes_ > 1 ? StepCollectives::Beside() : collectives_.once(region);
+  const auto lengthen = [&](double& seconds, double collectives) {
+    const double computing = seconds;
+    const double slowed = computing + links_.peers.slowdown * std::min(collectives, computing);
+    seconds = std::max(slowed, collectives);
+    choice.ranks_seconds += seconds - computing;
+  };
+  lengthen(choice.forward_seconds, forward + first);
+  lengthen(choice.backward_seconds, backward + last);
 }
 
 // Beside a region the weights of the next one come, in the order of the pass, and what the one before it made
@@ -438,10 +454,34 @@ void StepModel::share_seconds() {
           (static_cast<double>(any.forward_in_bytes + any.backward_in_bytes) / links_.to_device_rate +
            static_cast<double>(any.backward_out_bytes) / links_.to_host_rate);
     }
+  problem_.fixed_seconds += seconds_alone();
   problem_.to_host_rate = links_.to_host_rate;
   problem_.to_device_rate = links_.to_device_rate;
   problem_.both_ways_rate = links_.both_ways_rate;
   problem_.copy_slowdown = links_.copy_slowdown;
+}
+
+// What ranks do once in a step of several passes hides beside one of them.
+double StepModel::seconds_alone() const {
+  double seconds = collectives_.alone(step_passes_);
+  if (step_passes_ <= 1) return seconds;
+  for (std::size_t i = 0; i < regions_.size(); ++i) {
+    const Choice& any = problem_.regions[i]->front();
+    const auto [first, last] = collectives_.once(regions_[i].name);
+    const auto [forward, backward] = collectives_.in_each_pass(regions_[i].name);
+    seconds += std::max(0.0, forward + first - any.forward_seconds) +
+               std::max(0.0, backward + last - any.backward_seconds);
+  }
+  return seconds;
+}
+
+StepModel::Together StepModel::together(std::span<const std::uint32_t> chosen) const {
+  double cost = seconds_alone();
+  for (std::size_t i = 0; i < chosen.size(); ++i)
+    cost += step_passes_ * (*problem_.regions[i])[chosen[i]].ranks_seconds;
+  return {.sent_bytes = collectives_.sent_bytes(step_passes_),
+          .seconds = collectives_.seconds(step_passes_),
+          .cost_seconds = cost};
 }
 
 double StepModel::forward_seconds() const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "snug/base/export.h"
+#include "snug/plan/collectives.h"
 #include "snug/plan/problem.h"
 #include "snug/plan/setting.h"
 #include "snug/plan/streaming.h"
@@ -66,6 +67,13 @@ class SNUG_API StepModel {
   // Where that is: "the backward of layers.3".
   std::string place_of_peak(std::span<const std::uint32_t> chosen) const;
   double seconds(std::span<const std::uint32_t> chosen) const { return evaluate(problem_, chosen).seconds; }
+  // What ranks do together in a step: bytes that each sends, seconds that it would take by itself, and by how
+  // much the step is longer for it.
+  struct Together {
+    std::uint64_t sent_bytes = 0;
+    double seconds = 0, cost_seconds = 0;
+  };
+  Together together(std::span<const std::uint32_t> chosen) const;
 
  private:
   void find_regions();
@@ -76,6 +84,8 @@ class SNUG_API StepModel {
   void build_problem();
   void share_seconds();
   void add_streamed(const std::string& region, Choice& choice) const;
+  void add_collectives(const std::string& region, Choice& choice) const;
+  double seconds_alone() const;        // of a step's collectives, beside nothing
   double backward_seconds() const;     // of the last pass, without what is recomputed
   double forward_seconds() const;      // of the first pass
   std::uint64_t most_on_host() const;  // of one region
@@ -88,6 +98,7 @@ class SNUG_API StepModel {
 
   const Links links_;
   const Streamed streamed_;
+  const StepCollectives collectives_;
   std::unique_ptr<const Sketch> sketch_;
   Timeline timeline_;
   double step_passes_ = 1;

@@ -50,7 +50,8 @@ Links links_of(const Hardware& hardware) {
           .both_ways_rate = hardware.both_ways_rate,
           .copy_slowdown = one_way * hardware.copy_slowdown,
           .adam_rate = kOfHost * hardware.adam_rate,
-          .host_bytes = static_cast<std::uint64_t>(kShareOfHost * static_cast<double>(hardware.host_bytes))};
+          .host_bytes = static_cast<std::uint64_t>(kShareOfHost * static_cast<double>(hardware.host_bytes)),
+          .peers = peer_links_of(hardware)};
 }
 
 double copying_seconds(const Streamed& streamed, const Links& links) {

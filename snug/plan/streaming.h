@@ -4,18 +4,20 @@
 #include <cstdint>
 
 #include "snug/base/export.h"
+#include "snug/plan/collectives.h"
 #include "snug/plan/hardware.h"
 #include "snug/plan/setting.h"
 
 namespace snug::plan {
 
-// To the host and back. Without rates nothing is offloaded.
+// To the host and back, and to other ranks. Without rates to the host nothing is offloaded.
 struct Links {
   double to_host_rate = 0, to_device_rate = 0;
   double both_ways_rate = 0;  // of both together, both at work; 0: one at a time
   double copy_slowdown = 0;
   double adam_rate = 0;          // parameters per second that the host steps
   std::uint64_t host_bytes = 0;  // that may be used
+  PeerLinks peers = {};
 
   bool are_there() const { return to_host_rate > 0 && to_device_rate > 0; }
 };

@@ -70,6 +70,9 @@ class SNUG_API Account {
     streamed_->stepped.sent_bytes += streamed.stepped.sent_bytes;
     streamed_->stepped.fetched_bytes += streamed.stepped.fetched_bytes;
     streamed_->regions.insert(streamed_->regions.end(), streamed.regions.begin(), streamed.regions.end());
+    if (streamed.ranks.count > 1) streamed_->ranks = streamed.ranks;
+    streamed_->collectives.insert(streamed_->collectives.end(), streamed.collectives.begin(),
+                                  streamed.collectives.end());
   }
   // As Session has them; on Meta nothing is copied.
   void step(const AnyOptimizer& optimizer) const;

@@ -174,6 +174,8 @@ void check_ranks(const TrainConfig& config) {
   check(config.ranks >= 1, "`ranks` must be at least 1, got ", config.ranks);
   check(config.batch_size % config.ranks == 0, "`ranks` ", config.ranks, " does not divide `batch_size` ",
         config.batch_size, ", which is that of all ranks together");
+  check(!config.ranks_per_machine || *config.ranks_per_machine >= 1,
+        "`ranks_per_machine` must be at least 1, got ", config.ranks_per_machine.value_or(0));
   if (!config.zero_stage) return;
   check(*config.zero_stage >= 0 && *config.zero_stage <= 3, "`zero_stage` must be 0, 1, 2 or 3, got ",
         *config.zero_stage);

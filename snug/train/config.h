@@ -96,6 +96,12 @@ struct TrainConfig {
   // No stage: one that trains by itself.
   int ranks = 1, rank = 0;
   std::optional<int> zero_stage;
+  std::optional<int> ranks_per_machine;  // for prices; default: as many GPUs as machines commonly have
+
+  plan::Ranks all_ranks() const {
+    constexpr int kUsual = 8;
+    return {.count = ranks, .per_machine = ranks_per_machine.value_or(device.is_cuda() ? kUsual : ranks)};
+  }
 
   std::optional<std::uint64_t> host_bytes() const {
     return host_budget_bytes ? host_budget_bytes : host_part_bytes;

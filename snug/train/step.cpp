@@ -120,6 +120,13 @@ plan::Streamed streamed(const TrainingSetup& setup, const TrainConfig& config) {
   const optim::SteppedThere stepped = setup.optimizer->stepped_there();
   streamed.stepped = {stepped.parameters, stepped.bytes, stepped.gradient_bytes, stepped.sent_bytes,
                       stepped.fetched_bytes};
+  if (setup.sharding) {
+    using What = plan::Collective::What;
+    streamed.ranks = config.all_ranks();
+    for (const auto& [region, is_of_weights, is_in_each_pass, bytes] : setup.sharding->traffic())
+      streamed.collectives.push_back(
+          {region, is_of_weights ? What::Weights : What::Gradients, bytes, is_in_each_pass});
+  }
   if (!setup.there) return streamed;
   streamed.bytes += setup.there->bytes();
   for (const auto& load : setup.there->loads()) {

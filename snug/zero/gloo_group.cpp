@@ -161,17 +161,11 @@ class GlooGroup final : public Group {
     for (const Work& work : under_way_) work->abort();
   }
 
+  std::string carrier() const override { return "Gloo"; }
+
  private:
   using Work = c10::intrusive_ptr<c10d::Work>;
   static constexpr std::int64_t kSliceBytes = 4 << 20;
-
-  void check_given(const at::Tensor& whole, const Pieces& pieces, const std::string& what) const {
-    ensure(whole.is_contiguous() && whole.device().type() == device_.type(), what, " is on ", whole.device(),
-           " or not contiguous");
-    ensure(pieces.size() == static_cast<std::size_t>(size()) && !pieces.empty() &&
-               pieces.back().begin + pieces.back().count == whole.numel(),
-           what, " is not divided over ", size(), " ranks");
-  }
 
   CollectivePtr push(const at::Tensor& whole, std::function<void()> collective) {
     std::shared_ptr<c10::Event> asked;

@@ -17,6 +17,7 @@ class Imagined final : public Group {
     return std::vector<std::string>(static_cast<std::size_t>(size()), mine);
   }
   void abort(const std::exception_ptr& why) override { why_ = why; }
+  std::string carrier() const override { return ""; }
 
  private:
   CollectivePtr nothing(const at::Tensor& whole, const std::string& what) const {
@@ -33,6 +34,13 @@ class Imagined final : public Group {
 bool Group::report(const std::string& cause) {
   abort(std::make_exception_ptr(RankFailure(concat("rank ", rank_, " failed: ", cause))));
   return true;
+}
+
+void Group::check_given(const at::Tensor& whole, const Pieces& pieces, const std::string& what) const {
+  ensure(whole.is_contiguous(), what, " is not contiguous");
+  ensure(pieces.size() == static_cast<std::size_t>(size_) && !pieces.empty() &&
+             pieces.back().begin + pieces.back().count == whole.numel(),
+         what, " is not divided over ", size_, " ranks");
 }
 
 std::shared_ptr<Group> imagined_group(int rank, int size) {

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -59,6 +60,9 @@ class SNUG_API Group {
   // This rank's piece becomes the sum over all ranks. The rest of `whole` is as it was, or anything.
   virtual CollectivePtr reduce_scatter(const at::Tensor& whole, const Pieces& pieces,
                                        const std::string& what) = 0;
+  // What `ask` asks for may travel as one: collectives that do not depend on one another, whose latency is
+  // then there once.
+  virtual void together(const std::function<void()>& ask) { ask(); }
   // Short texts, by rank. The host waits for all.
   virtual std::vector<std::string> exchange(const std::string& mine, const std::string& what) = 0;
 
@@ -67,8 +71,11 @@ class SNUG_API Group {
   // This rank fails: the others end with it. Whether it is this rank's to say.
   virtual bool report(const std::string& cause);
 
+  virtual std::string carrier() const = 0;  // its name, for people; empty: nothing is carried
+
  protected:
   Group(int rank, int size) : rank_(rank), size_(size) {}
+  void check_given(const at::Tensor& whole, const Pieces& pieces, const std::string& what) const;
 
  private:
   const int rank_, size_;

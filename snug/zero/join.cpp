@@ -9,6 +9,7 @@
 #include "snug/zero/failure.h"
 #include "snug/zero/gloo_group.h"
 #include "snug/zero/meeting.h"
+#include "snug/zero/nccl_group.h"
 #include "snug/zero/watched_group.h"
 
 namespace snug::zero {
@@ -26,8 +27,14 @@ std::string missing_of(c10d::Store& store, int size) {
   return missing;
 }
 
+constexpr auto kPause = std::chrono::milliseconds(20);
+
+// Rank 0 may hold the store: all others look there once more before it goes.
+void let_others_look() {
+  std::this_thread::sleep_for(10 * kPause);
+}
+
 void wait_for_all(c10d::Store& store, const Place& place, std::chrono::milliseconds timeout) {
-  constexpr auto kPause = std::chrono::milliseconds(20);
   constexpr const char* kTwice = "twice";
   if (store.add(here(place.rank), 1) > 1) {
     store.set(kTwice, std::to_string(place.rank));
@@ -39,9 +46,8 @@ void wait_for_all(c10d::Store& store, const Place& place, std::chrono::milliseco
   std::vector<std::string> all;
   for (int rank = 0; rank < place.size; ++rank) all.push_back(here(rank));
   const auto until = std::chrono::steady_clock::now() + timeout;
-  // Rank 0 may hold the store: all others look there once more before it goes.
   const auto stay = [&] {
-    if (place.rank == 0) std::this_thread::sleep_for(10 * kPause);
+    if (place.rank == 0) let_others_look();
   };
   while (!store.check(all)) {
     if (const auto failure = find_failure(store, place.rank)) {
@@ -67,13 +73,57 @@ bool speaks_for_machine(const Place& place) {
   return place.rank == 1 || (place.local_rank == 0 && place.rank > 1);
 }
 
+// Why NCCL cannot carry what ranks with these GPUs do together; empty if it can.
+std::string why_no_nccl(const std::vector<std::string>& gpus) {
+  for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
+    if (gpus[rank].empty()) return concat("rank ", rank, " has no GPU, or a build without NCCL");
+    const auto first = static_cast<std::size_t>(std::ranges::find(gpus, gpus[rank]) - gpus.begin());
+    if (first < rank) return concat("ranks ", first, " and ", rank, " have the same GPU");
+  }
+  return "";
+}
+
+// What all ranks find, the first says.
+[[noreturn]] void refuse(const Place& place, const std::string& text) {
+  if (place.rank != 0) throw RankFailure(text, /*is_to_be_said=*/false);
+  let_others_look();
+  fail(text);
+}
+
+bool takes_nccl(const Place& place, const std::vector<std::string>& gpus, Backend backend) {
+  if (backend == Backend::Gloo) return false;
+  const std::string why_not = why_no_nccl(gpus);
+  if (backend == Backend::Nccl && !why_not.empty())
+    refuse(place,
+           concat("NCCL needs a GPU of its own for each rank: ", why_not, "; gloo carries what it cannot"));
+  return why_not.empty();
+}
+
+bool takes_nccl_for_all(c10d::Store& store, const Place& place, c10::Device device, Backend backend) {
+  const auto key = [](int rank) { return concat("backend/", rank); };
+  store.set(key(place.rank), Json{{"backend", name(backend)}, {"gpu", nccl_name_of(device)}}.dump());
+  std::vector<std::string> backends, gpus;
+  for (int rank = 0; rank < place.size; ++rank) {
+    const Json theirs = Json::parse(store.get_to_str(key(rank)));
+    backends.push_back(theirs["backend"]);
+    gpus.push_back(theirs["gpu"]);
+  }
+  const auto other = std::ranges::find_if(backends, [&](const auto& one) { return one != backends[0]; });
+  if (other != backends.end())
+    refuse(place, concat("ranks do not train the same: backend ", backends[0], " and ", *other,
+                         " on ranks 0 and ", other - backends.begin()));
+  return takes_nccl(place, gpus, backend);
+}
+
 std::shared_ptr<Group> connect(const Place& place, c10::Device device, const JoinOptions& options,
                                const StorePtr& store) {
+  const bool over_nccl = takes_nccl_for_all(*store, place, device, options.backend);
   try {
-    return connect_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), place.rank, place.size, device,
-                        {.address = address_towards(place.address, place.port),
-                         .timeout = options.timeout,
-                         .delay = options.delay});
+    const std::string address = address_towards(place.address, place.port);
+    const auto gloo = connect_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), place.rank,
+                                   place.size, over_nccl ? at::kCPU : device,
+                                   {.address = address, .timeout = options.timeout, .delay = options.delay});
+    return over_nccl ? connect_nccl(gloo, device, {.address = address, .timeout = options.timeout}) : gloo;
   } catch (const std::exception& error) {
     const std::string text = error.what();
     const Failure failure =
@@ -104,8 +154,24 @@ std::string difference(const Json& one, const Json& other, const std::string& wi
 
 }  // namespace
 
+Backend parse_backend(std::string_view text) {
+  using enum Backend;
+  for (const Backend backend : {Auto, Nccl, Gloo})
+    if (text == name(backend)) return backend;
+  fail("`backend` must be auto, nccl or gloo, got \"", text, "\"");
+}
+
+std::string_view name(Backend backend) {
+  return backend == Backend::Auto ? "auto" : backend == Backend::Nccl ? "nccl" : "gloo";
+}
+
 std::shared_ptr<Group> join(const Place& place, c10::Device device, const JoinOptions& options) {
-  if (place.size == 1) return imagined_group(0, 1);
+  if (place.size == 1) {
+    const auto alone = imagined_group(0, 1);
+    const bool over_nccl =
+        options.backend == Backend::Nccl && takes_nccl(place, {nccl_name_of(device)}, options.backend);
+    return over_nccl ? connect_nccl(alone, device) : alone;
+  }
   const StorePtr store = meet(place, options.timeout);
   wait_for_all(*store, place, options.timeout);
   return watched(connect(place, device, options, store), store,

@@ -93,8 +93,10 @@ void Sharding::add(std::string_view name, at::TensorList parameters) {
   std::vector<at::Tensor> fresh;
   std::vector<Parameter> sizes;
   for (const at::Tensor& parameter : parameters) {
-    if (const Shared* const known = find(parameter)) {
-      if (known->moving && known->place != place) weights_.add(place, known->moving.get());
+    if (Shared* const known = find(parameter)) {
+      if (!known->moving || known->place == place) continue;
+      weights_.add(place, known->moving.get());
+      known->other_places.push_back(place);
       continue;
     }
     check(parameter.is_contiguous() && parameter.layout() == at::kStrided && parameter.numel() > 0,
@@ -213,6 +215,28 @@ std::vector<Sharding::Stretch> Sharding::stretches(bool own) const {
   return stretches;
 }
 
+std::vector<Sharding::Traffic> Sharding::traffic() const {
+  std::vector<Traffic> traffic;
+  for (std::size_t place = 0; place < regions_.size(); ++place)
+    for (const SharedPtr& shared : shared_) {
+      const at::Tensor& first = shared->members[0].parameter;
+      const auto bytes = static_cast<std::uint64_t>(shared->elements) * first.element_size();
+      const std::string name(hooks::region_name(regions_[place]));
+      const bool is_home = shared->place == place;
+      const bool is_read =
+          is_home || std::ranges::find(shared->other_places, place) != shared->other_places.end();
+      if (shared->moving && is_read) traffic.push_back({name, true, true, bytes});
+      if (!is_home || !shared->has_gradients) continue;
+      if (!shared->moving && options_.stage > 0) traffic.push_back({name, true, false, bytes});
+      const bool is_in_each_pass = options_.stage >= 2;
+      const auto of_gradients = static_cast<std::uint64_t>(shared->elements) *
+                                c10::elementSize(first.grad_dtype().value_or(first.scalar_type()));
+      traffic.push_back({name, false, is_in_each_pass, of_gradients});
+      if (options_.stage == 0) traffic.push_back({name, false, false, of_gradients});
+    }
+  return traffic;
+}
+
 std::vector<at::Tensor> Sharding::like(std::size_t i) const {
   std::size_t trained = 0;
   for (const SharedPtr& shared : shared_) {
@@ -284,11 +308,13 @@ void Sharding::gather_changed(std::size_t place) {
     return shared->place == place && shared->has_changed;
   };
   if (std::ranges::any_of(shared_, is_meant)) tell_before_gather(place);
-  for (const SharedPtr& shared : shared_)
-    if (is_meant(shared)) {
-      shared->has_changed = false;
-      shared->gathered = group_->all_gather(shared->whole, shared->pieces, shared->name);
-    }
+  group_->together([&] {
+    for (const SharedPtr& shared : shared_)
+      if (is_meant(shared)) {
+        shared->has_changed = false;
+        shared->gathered = group_->all_gather(shared->whole, shared->pieces, shared->name);
+      }
+  });
 }
 
 void Sharding::finish() {
@@ -307,7 +333,8 @@ at::Tensor Sharding::sum(const at::Tensor& numbers, const std::string& what) {
   all.select(0, group_->rank()).copy_(numbers);
   Pieces rows;
   for (std::int64_t rank = 0; rank < ranks; ++rank) rows.push_back({rank * count, count});
-  if (const CollectivePtr gathered = group_->all_gather(all.view(-1), rows, what)) gathered->wait();
+  if (const CollectivePtr gathered = group_->all_gather(all.view(-1), rows, what))
+    gathered->finish();  // the host is going to look at it: not at what a failure left there
   at::Tensor sum = all.select(0, 0).clone();
   for (std::int64_t rank = 1; rank < ranks; ++rank) sum.add_(all.select(0, rank));
   return sum;
@@ -349,7 +376,7 @@ void Sharding::before_forward(hooks::RegionId id) {
     if (shared->place == place)
       if (const CollectivePtr gathered = std::exchange(shared->gathered, nullptr)) gathered->wait();
   gather_changed(place + 1);
-  weights_.begin_forward(place);
+  group_->together([&] { weights_.begin_forward(place); });
 }
 
 void Sharding::after_forward(hooks::RegionId id) {
@@ -372,7 +399,7 @@ void Sharding::before_backward(hooks::RegionId id) {
   const at::NoGradGuard no_grad;
   throw_failed();
   weights_.use(place);
-  if (place > 0) weights_.fetch(place - 1);
+  if (place > 0) group_->together([&] { weights_.fetch(place - 1); });
 }
 
 void Sharding::after_backward(hooks::RegionId id) {

@@ -121,6 +121,15 @@ class SNUG_API Sharding final : private hooks::RegionListener {
   // Calls `look` when the parameter is there as a whole. All ranks do.
   void read(const at::Tensor& parameter, const std::function<void(const at::Tensor&)>& look);
 
+  // What ranks do together in a step, in the order of the forward.
+  struct Traffic {
+    std::string region;
+    bool is_of_weights;  // gathered; else gradients, added up
+    bool is_in_each_pass;
+    std::uint64_t bytes;
+  };
+  std::vector<Traffic> traffic() const;
+
   Group& group() const { return *group_; }
   int stage() const { return options_.stage; }
 
@@ -147,6 +156,7 @@ class SNUG_API Sharding final : private hooks::RegionListener {
   Shared* find(const at::Tensor& parameter) const;
   bool sums_in_backward() const;
   void begin_sum(Shared& shared);
+  void spread_sum(Shared& shared);  // in stage 0, where every rank needs all of it
   void end_sum(Shared& shared);
   void end_sums();
   void sum_complete();

@@ -65,7 +65,14 @@ void Sharding::gradient_ready(const at::Tensor& leaf) {
 // What the region before made is summed by now, or is waited for.
 void Sharding::sum_complete() {
   end_sums();
-  for (Shared* const shared : std::exchange(complete_, {})) begin_sum(*shared);
+  const std::vector<Shared*> complete = std::exchange(complete_, {});
+  group_->together([&] {
+    for (Shared* const shared : complete) begin_sum(*shared);
+  });
+  if (options_.stage == 0)
+    group_->together([&] {
+      for (Shared* const shared : complete) spread_sum(*shared);
+    });
 }
 
 void Sharding::begin_sum(Shared& shared) {
@@ -92,8 +99,10 @@ void Sharding::begin_sum(Shared& shared) {
   for (const Member& member : shared.members) member.parameter.mutable_grad().reset();
   under_way_.push_back(&shared);
   shared.summed = group_->reduce_scatter(shared.gradient, shared.pieces, shared.name);
-  if (options_.stage == 0)
-    shared.summed = group_->all_gather(shared.gradient, shared.pieces, "sums of " + shared.name);
+}
+
+void Sharding::spread_sum(Shared& shared) {
+  shared.summed = group_->all_gather(shared.gradient, shared.pieces, "sums of " + shared.name);
 }
 
 void Sharding::end_sum(Shared& shared) {
@@ -139,6 +148,7 @@ void Sharding::finish_gradients() {
         shared->members, [](const Member& member) { return member.parameter.grad().defined(); });
     if (!shared->has_gradients || shared->is_summed || !has_gradient) continue;
     begin_sum(*shared);
+    if (options_.stage == 0) spread_sum(*shared);
     end_sums();
   }
   passes_left_ = 0;

@@ -17,7 +17,8 @@ struct Sharding::Shared {
   Pieces pieces;
   std::int64_t elements = 0;
   std::vector<Member> members;
-  std::size_t place = 0;  // of its region
+  std::size_t place = 0;                  // of its region
+  std::vector<std::size_t> other_places;  // of regions that read it too, if it comes and goes
   bool has_gradients = false;
   at::Tensor whole;                            // all weights; undefined where they come and go
   at::Tensor piece;                            // this rank's weights, [n]

@@ -78,12 +78,16 @@ class WatchedGroup final : public Group {
                                const std::string& what) override {
     return asked("reduce-scatter of " + what, [&] { return group_->reduce_scatter(whole, pieces, what); });
   }
+  void together(const std::function<void()>& ask) override {
+    explained([&] { group_->together(ask); });
+  }
   std::vector<std::string> exchange(const std::string& mine, const std::string& what) override {
     const Outstanding under_way(*this, what);
     return explained([&] { return group_->exchange(mine, what); });
   }
 
   void abort(const std::exception_ptr& why) override { group_->abort(why); }
+  std::string carrier() const override { return group_->carrier(); }
 
   bool report(const std::string& cause) override {
     fail_with(concat("rank ", rank(), " failed: ", cause));

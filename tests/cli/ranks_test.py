@@ -420,7 +420,8 @@ class BadInput(Ranks):
         self.write("other.txt", "Whether 'tis nobler in the mind to suffer " * 50)
         self.write("other.json", json.dumps({**MODEL, "num_hidden_layers": 1}))
         for other, says in ((("--seed", 5), "seed 0 and 5 on ranks 0 and 1"), (("--lr", 1), "lr "), (("--clip", 2), "clip "),
-                            (("--host-budget", "1GiB"), "host_budget_bytes "), (("--save-every", 1), "save_every 0 and 1"), (("--zero-stage", 3), "zero_stage 1 and 3 on ranks 0 and 1")):
+                            (("--host-budget", "1GiB"), "host_budget_bytes "), (("--save-every", 1), "save_every 0 and 1"), (("--zero-stage", 3), "zero_stage 1 and 3 on ranks 0 and 1"),
+                            (("--backend", "gloo"), "backend auto and gloo on ranks 0 and 1")):
             with self.subTest(says):
                 self.named_once(self.as_ranks(self.flags, (*self.flags, *other)), "ranks do not train the same", says)
         for flag, value, says in (("--data", "other.txt", "data "), ("--model", "other.json", "num_hidden_layers 2 and 1")):
@@ -462,6 +463,10 @@ class BadInput(Ranks):
         self.flags = (*self.flags, "--no-save")
         for flags, says in ((("--ranks", 0), "--ranks must be at least 1"), (("--ranks", 3), "does not divide --batch-size 4"),
                             (("--ranks", 2, "--zero-stage", 4), "--zero-stage must be"),
+                            (("--ranks", 2, "--backend", "mpi"), "--backend must be auto, nccl or gloo"),
+                            (("--ranks", 2, "--backend", "nccl"), "NCCL needs a GPU of its own for each rank: rank 0 has no GPU"),
+                            (("--zero-stage", 3, "--backend", "nccl"), "NCCL needs a GPU of its own for each rank: rank 0 has no GPU"),
+                            (("--backend", "nccl"), "--backend has no use for one that trains by itself"),
                             (("--ranks", 2, "--zero-stage", 2, "--weights-on-host", "all"), "--weights-on-host"),
                             (("--ranks", 2, "--zero-stage", 0, "--update", "backward", "--clip", 0), "--update backward")):
             with self.subTest(says):

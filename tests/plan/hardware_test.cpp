@@ -24,7 +24,8 @@ using testing::TemporaryFolder;
 using testing::write_file;
 
 const std::vector<const char*> kPositive = {"matmul_flops_fp32", "matmul_flops_bf16", "attention_flops",
-                                            "memory_rate", "adam_rate"};
+                                            "memory_rate",       "adam_rate",         "peer_rate",
+                                            "network_rate"};
 const std::vector<const char*> kLinks = {"to_host_rate", "to_device_rate", "both_ways_rate"};
 const std::vector<const char*> kMayBeZero = {"operation_seconds", "copy_slowdown", "disk_rate"};
 
@@ -57,6 +58,8 @@ Hardware uneven() {
       .copy_slowdown = 0.1 + 0.2,
       .operation_seconds = 1.0 / 7e6,
       .adam_rate = 1e9 / 3,
+      .peer_rate = 1e11 / 3,
+      .network_rate = 1e10 / 7,
       .disk_rate = 1e9 / 7,
       .operators = {{{.name = "aten::mm", .flops = 1e12 / 3, .bytes = 12, .low_precision = true}, 1e-3 / 7},
                     {{.name = "attention", .flops = 2, .is_attention = true}, 1}}};
