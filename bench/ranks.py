@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Ranks on one GPU, over Gloo: losses of every stage under every placement, their memory, and what stage 3 costs one rank.
+"""Ranks on one GPU: losses of every stage under every placement, over Gloo and of one rank over NCCL, their memory, and what stage 3 costs one rank.
 
-    python3 bench/ranks.py bin/snug [exact] [large] [one]         (all three unless some are named)
+    python3 bench/ranks.py bin/snug [exact] [nccl] [large] [one]         (all unless some are named)
 """
 import json
 import pathlib
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-SNUG, PARTS = sys.argv[1], sys.argv[2:] or ["exact", "large", "one"]
+SNUG, PARTS = sys.argv[1], sys.argv[2:] or ["exact", "nccl", "large", "one"]
 GIB = 2**30
 
 
@@ -26,11 +26,31 @@ def train(folder, *flags):
     return document
 
 
+ON_HOST = ("--states-on-host", "all")
+CASES = ((1, 1, ()), (1, 2, ()), (1, 2, ("--recompute", "block")), (1, 1, (*ON_HOST, "--update", "step")), (1, 2, (*ON_HOST, "--update", "forward")),
+         (0, 1, (*ON_HOST, "--update", "backward")), (0, 2, ON_HOST), (1, 1, ("--recompute", "cheap", "--offload", "all")), (1, 1, ("--precision", "fp16")))
+
+
+def flags_of(clip, passes, more):
+    return ("--model", "tiny", "--batch-size", 8, "--accumulation", passes, "--seq-len", 256, "--steps", 20, "--clip", clip, *more)
+
+
+def nccl(folder):
+    for clip, passes, more in CASES:
+        flags = flags_of(clip, passes, more)
+        plain = train(folder, *flags)
+        same = {}
+        for stage in (0, 1, 2, 3):
+            if stage == 0 and "backward" in more:
+                continue
+            document = train(folder, *flags, "--ranks", 1, "--zero-stage", stage, "--backend", "nccl")
+            same[stage] = bool(document) and document["backend"] == "NCCL" and document["numbers"] == plain["numbers"]
+        print(f"one rank over NCCL {' '.join(map(str, flags[4:]))}: plain's numbers {same}", flush=True)
+
+
 def exact(folder):
-    on_host = ("--states-on-host", "all")
-    for clip, passes, more in ((1, 1, ()), (1, 2, ()), (1, 2, ("--recompute", "block")), (1, 1, (*on_host, "--update", "step")), (1, 2, (*on_host, "--update", "forward")),
-                               (0, 1, (*on_host, "--update", "backward")), (0, 2, on_host), (1, 1, ("--recompute", "cheap", "--offload", "all")), (1, 1, ("--precision", "fp16"))):
-        flags = ("--model", "tiny", "--batch-size", 8, "--accumulation", passes, "--seq-len", 256, "--steps", 20, "--clip", clip, *more)
+    for clip, passes, more in CASES:
+        flags = flags_of(clip, passes, more)
         documents = [train(folder, *flags, "--ranks", 2, "--zero-stage", stage) for stage in (0, 1, 2, 3) if stage > 0 or "backward" not in more]
         numbers = [document and document["numbers"] for document in documents]
         pairs = numbers[-2] == numbers[-1], len(numbers) < 4 or numbers[0] == numbers[1], passes > 1 or numbers[0] == numbers[-1]
@@ -55,8 +75,9 @@ def one(folder):
     for _ in range(2):
         line("plain", train(folder, *flags))
         line("1 rank, stage 3", train(folder, *flags, "--ranks", 1, "--zero-stage", 3))
+        line("1 rank, stage 3, NCCL", train(folder, *flags, "--ranks", 1, "--zero-stage", 3, "--backend", "nccl"))
 
 
 with tempfile.TemporaryDirectory() as temporary:
     for part in PARTS:
-        {"exact": exact, "large": large, "one": one}[part](temporary)
+        {"exact": exact, "nccl": nccl, "large": large, "one": one}[part](temporary)
