@@ -35,7 +35,7 @@ __device__ Exponentials of_the_block(Exponentials mine) {
 
 template <class T, int kCount>
 __global__ void __launch_bounds__(kThreads) cross_entropy(CrossEntropy loss) {
-  T* const row = static_cast<T*>(loss.logits) + static_cast<std::int64_t>(blockIdx.x) * loss.vocabulary;
+  T* const row = static_cast<T*>(loss.logits) + static_cast<std::int64_t>(blockIdx.x) * loss.row;
   const std::int64_t target = loss.targets[blockIdx.x];
   const std::int64_t whole = loss.vocabulary / kCount * kCount;
   if (target == loss.ignore_index) {
@@ -87,7 +87,7 @@ cudaError_t launch(const CrossEntropy& loss, cudaStream_t stream) {
     using T = decltype(type);
     constexpr int kWide = 16 / sizeof(T);
     const auto blocks = static_cast<unsigned>(loss.rows);
-    if (is_aligned(loss.logits) && loss.vocabulary % kWide == 0)
+    if (is_aligned(loss.logits) && loss.row % kWide == 0)
       cross_entropy<T, kWide><<<blocks, kThreads, 0, stream>>>(loss);
     else
       cross_entropy<T, 1><<<blocks, kThreads, 0, stream>>>(loss);

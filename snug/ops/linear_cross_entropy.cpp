@@ -99,11 +99,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> by_aten(const at::Tensor& hidden,
   check_targets(targets, weight.size(0), ignore_index);
   if (hidden.is_meta() && hooks::meta_stands_for_cuda())  // whose kernel works where the logits are
     return in_pieces(
-        hidden, weight, targets, rows_at_a_time, at::kFloat, hidden_grad, weight_grad,
+        hidden, weight, targets, rows_at_a_time, padded_row(weight.size(0), hidden.scalar_type()), at::kFloat,
+        hidden_grad, weight_grad,
         [](at::Tensor&& logits, const at::Tensor&, const at::Tensor&) { return std::move(logits); });
   const at::ScalarType sums = at::toOpMathType(hidden.scalar_type());
   const double lift = gradient_lift(scale, hidden.size(0), hidden.scalar_type());
-  return in_pieces(hidden, weight, targets, rows_at_a_time, sums, hidden_grad, weight_grad,
+  return in_pieces(hidden, weight, targets, rows_at_a_time, weight.size(0), sums, hidden_grad, weight_grad,
                    [&](at::Tensor&& given, const at::Tensor& wanted, const at::Tensor& losses) {
                      at::Tensor logits = std::exchange(given, at::Tensor()).to(sums);
                      // Scalars first: an operator that takes one makes a tensor of it, and memory is highest

@@ -123,7 +123,7 @@ TEST_F(MetaTargetCuda, NormsTakeTheirPartialSums) {
 
 TEST_F(MetaTargetCuda, TheLossHeadTakesOnePieceOfLogits) {
   for (const std::int64_t rows : {4096, 32768})
-    for (const std::int64_t vocabulary : {32768, 50304})
+    for (const std::int64_t vocabulary : {32768, 50304, 50257})
       expect_same(fmt::format("{} rows, {} words", rows, vocabulary), [&](c10::Device device) {
         const at::Tensor hidden = bf16({rows, 1024}, device), weight = bf16({vocabulary, 1024}, device);
         const at::Tensor targets = at::zeros({rows}, at::TensorOptions(device).dtype(at::kLong));
