@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/flags.h"
+#include "cli/model_flag.h"
 #include "cli/output.h"
 #include "cli/training_flags.h"
 #include "cli/verbs.h"
@@ -29,6 +30,7 @@ constexpr auto kExamples = R"(Examples:
 struct Flags {
   std::optional<std::int64_t> params, zero_stage, ranks, batch_size, seq_len;
   std::string model, device = "auto";
+  std::vector<std::string> ignore_keys;
   std::optional<train::Precision> precision;
   std::optional<train::Master> master;
   train::OptimizerKind optimizer = train::OptimizerKind::AdamW;
@@ -42,6 +44,7 @@ void check_flags(const Flags& flags) {
   check(!flags.model.empty() || !flags.batch_size, "--batch-size needs --model: it decides the activations");
   check(!flags.model.empty() || !flags.seq_len, "--seq-len needs --model: it decides the activations");
   check(!flags.model.empty() || !flags.allow_quadratic, "--allow-quadratic needs --model");
+  check(!flags.model.empty() || flags.ignore_keys.empty(), "--ignore-keys needs --model");
   check(!flags.ranks || flags.zero_stage,
         "--ranks needs --zero-stage: 1 shards the optimizer, 2 gradients too, 3 all");
   check(flags.zero_stage.value_or(0) == 0 || flags.ranks, "--zero-stage ", flags.zero_stage.value_or(0),
@@ -79,7 +82,7 @@ void run(const Flags& flags) {
                                  .zero_stage = flags.zero_stage.value_or(0),
                                  .ranks = flags.ranks.value_or(1)};
   std::optional<models::ModelConfig> model;
-  if (!flags.model.empty()) model = models::load_config(flags.model);
+  if (!flags.model.empty()) model = load_model_config(flags.model, flags.ignore_keys);
   request.parameters = model ? models::parameter_count(*model) : static_cast<std::uint64_t>(*flags.params);
   const train::StateBytes states = estimate_states(request);
   std::optional<Activations> step;
@@ -97,6 +100,7 @@ void add_estimate(CLI::App& snug) {
   add_count(verb, "--params", flags->params, "Number of parameters, such as 7e9");
   add_text(verb, "--model", "NAME|PATH", flags->model,
            "Instead of --params: a preset (" + models::preset_names() + "), folder or config.json");
+  add_ignore_keys(verb, flags->ignore_keys);
   add_choice(verb, "--precision", "fp32|bf16|fp16", flags->precision, parse_precision,
              "Default bf16 on a GPU, fp32 on the CPU");
   add_choice(verb, "--master", "split|fp32", flags->master, train::parse_master,

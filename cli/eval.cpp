@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/flags.h"
+#include "cli/model_flag.h"
 #include "cli/output.h"
 #include "cli/training_flags.h"
 #include "cli/verbs.h"
@@ -56,6 +57,7 @@ void add_eval(CLI::App& snug) {
   TrainingFlags& training = flags->training;
   training.model.clear();  // no usual one
   add_text(verb, "--model", "PATH", training.model, "Hugging Face folder, or one that 'snug train' saved");
+  add_ignore_keys(verb, training.ignore_keys);
   add_text(verb, "--data", "FILE", training.data, "Token file (*.bin) or plain text");
   add_count(verb, "--batch-size", training.batch_size, "Windows at a time; default 8", 1, kMostSequences);
   add_count(verb, "--seq-len", training.seq_len,

@@ -9,6 +9,7 @@
 
 #include "cli/exit_status.h"
 #include "cli/flags.h"
+#include "cli/model_flag.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
 #include "snug/base/bytes.h"
@@ -35,6 +36,7 @@ constexpr auto kExamples = R"(Examples:
 
 struct Flags {
   std::string device = "auto", model = "llama-1.3b", out;
+  std::vector<std::string> ignore_keys;
   bool no_disk = false;
   bool json = false;
 };
@@ -109,7 +111,8 @@ std::string table(const plan::Hardware& hardware, const std::string& model) {
 
 void run(const Flags& flags) {
   const c10::Device device = parse_device(flags.device, /*must_exist=*/true);
-  machine::ProbeOptions options = at_shapes_of(models::load_config(flags.model));
+  const models::ModelConfig model = load_model_config(flags.model, flags.ignore_keys);
+  machine::ProbeOptions options = at_shapes_of(model);
   const fs::path file = place(flags, device);
   check_writable(file);
   options.device = device;
@@ -117,7 +120,7 @@ void run(const Flags& flags) {
   options.say = [](const std::string& what) {
     std::fputs(with_flags("probe: " + what + "\n").c_str(), stderr);
   };
-  if (device.is_cuda()) options.steps = train::probe_steps(models::load_config(flags.model), device);
+  if (device.is_cuda()) options.steps = train::probe_steps(model, device);
   const plan::Hardware hardware = machine::probe(options);
   plan::save_hardware(hardware, file);
   if (flags.json) return print_json(plan::to_json(hardware));
@@ -137,6 +140,7 @@ void add_probe(CLI::App& snug) {
   add_text(verb, "--model", "NAME|PATH", flags->model,
            "Time products and attention at the shapes of this preset (" + models::preset_names() +
                "), folder or config.json; default llama-1.3b");
+  add_ignore_keys(verb, flags->ignore_keys);
   add_text(
       verb, "--out", "FILE", flags->out,
       "File to write; default: this machine's, snug/hardware-cuda.json or -cpu.json in $XDG_CACHE_HOME or "

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cli/flags.h"
+#include "cli/model_flag.h"
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/io/training_state.h"
@@ -137,6 +138,7 @@ std::string chosen_by_hand(const TrainingFlags& flags) {
 void add_step_flags(CLI::App& verb, TrainingFlags& flags) {
   add_text(verb, "--model", "NAME|PATH", flags.model,
            "Preset (" + models::preset_names() + "), Hugging Face folder or config.json; default tiny");
+  add_ignore_keys(verb, flags.ignore_keys);
   add_count(verb, "--batch-size", flags.batch_size, "Sequences per optimizer step; default 8", 1,
             kMostSequences);
   add_count(verb, "--micro-batch", flags.micro_batch,
@@ -246,7 +248,7 @@ train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_
   config.update = flags.update;
   config.host_budget_bytes = flags.host_budget;
   config.model_name = flags.model;
-  config.model = models::load_config(flags.model);
+  config.model = load_model_config(flags.model, flags.ignore_keys, /*says=*/flags.rank == 0);
   config.seq_len = flags.seq_len.value_or(default_seq_len(config.model));
   config.data = flags.data;
   config.ranks = static_cast<int>(flags.ranks.value_or(1));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "snug/train/config.h"
 
@@ -16,6 +17,7 @@ namespace snug::cli {
 // As given; what was not given is decided by training_config().
 struct TrainingFlags {
   std::string model = "tiny";
+  std::vector<std::string> ignore_keys;  // of its config.json
   std::string data = "synthetic";
   std::string device = "auto";
   std::int64_t steps = 10;

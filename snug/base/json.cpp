@@ -198,11 +198,17 @@ void JsonReader::ignore(const std::string& key) const {
   read_.insert(key);
 }
 
+Json JsonReader::unread() const {
+  Json rest = Json::object();
+  for (const auto& [key, value] : object_.items())
+    if (!read_.contains(key)) rest[key] = value;
+  return rest;
+}
+
 void JsonReader::refuse_unread() const {
-  for (const auto& [key, value] : object_.items()) {
-    if (!read_.contains(key))
-      fail(where_, ": unknown key ", quoted(key), ": remove it or correct its spelling");
-  }
+  const Json rest = unread();
+  if (!rest.empty())
+    fail(where_, ": unknown key ", quoted(rest.begin().key()), ": remove it or correct its spelling");
 }
 
 }  // namespace snug

@@ -39,7 +39,8 @@ class SNUG_API JsonReader {
     return has(key) ? required<T>(key) : fallback;
   }
   void ignore(const std::string& key) const;  // known, and of no use here
-  void refuse_unread() const;                 // throws Error naming the first key nobody asked for
+  Json unread() const;                        // the keys that nobody asked for, with their values
+  void refuse_unread() const;                 // throws Error naming the first of them
 
  private:
   Json object_;

@@ -37,16 +37,27 @@ double convolution_backward_flops(const std::vector<at::Tensor>& inputs) {
          static_cast<double>(inputs[2].size(0));
 }
 
-// Two products over all pairs of tokens, half of the pairs if causal; five in the backward.
-double attention_flops(Entries arguments, bool backward) {
+// How many keys a query sees, on average: our own operator says whether it is causal and how far back it
+// looks before its last argument.
+double keys_per_query(Entries arguments, const at::Tensor& key, bool is_own) {
+  const auto keys = static_cast<double>(key.size(-2));
+  bool causal = false;
+  for (const c10::IValue& argument : arguments) causal |= argument.isBool() && argument.toBool();
+  if (!causal) return keys;
+  const std::int64_t window = is_own ? arguments[arguments.size() - 2].toInt() : 0;
+  if (window == 0) return keys / 2;
+  const auto seen = static_cast<double>(window);
+  return seen - seen * seen / (2 * keys);  // fewer at the beginning
+}
+
+// Two products over all pairs of tokens that see each other, five in the backward.
+double attention_flops(Entries arguments, bool is_own, bool backward) {
   const auto inputs = tensors(arguments);
   const std::size_t first = backward ? 1 : 0;
   if (inputs.size() < first + 2 || inputs[first].dim() != 4) return 0;
   const at::Tensor &query = inputs[first], &key = inputs[first + 1];
-  bool causal = false;
-  for (const c10::IValue& argument : arguments) causal |= argument.isBool() && argument.toBool();
-  const double product = 2.0 * static_cast<double>(query.numel()) * static_cast<double>(key.size(-2));
-  return product * (backward ? 5 : 2) * (causal ? 0.5 : 1.0);
+  const double product = 2.0 * static_cast<double>(query.numel()) * keys_per_query(arguments, key, is_own);
+  return product * (backward ? 5 : 2);
 }
 
 // One product per weight [out, in], of x [rows, in] or of its own gradient [rows, out].
@@ -130,7 +141,8 @@ OperatorWork::OperatorWork(const c10::OperatorHandle& op, const torch::jit::Stac
   } else if (name == "snug::linear_cross_entropy") {
     work_.flops = loss_flops(arguments);
   } else if (name.find("attention") != std::string_view::npos) {
-    work_.flops = attention_flops(arguments, name.find("backward") != std::string_view::npos);
+    work_.flops = attention_flops(arguments, name.starts_with("snug::"),
+                                  name.find("backward") != std::string_view::npos);
     work_.is_attention = true;
   }
 }

@@ -84,9 +84,10 @@ double attention_rate(const ProbeOptions& options) {
                    value = heads(options.kv_heads), grad = heads(options.heads);
   const double scale = 1 / std::sqrt(static_cast<double>(options.head_dim));
   constexpr auto kBackend = ops::AttentionBackend::Default;
+  constexpr std::int64_t kAllTokens = 0;
   const auto run = [&] {
-    const auto [out, lse] = ops::attention_with_lse(query, key, value, true, scale, kBackend);
-    ops::attention_backward(grad, query, key, value, out, lse, true, scale, kBackend);
+    const auto [out, lse] = ops::attention_with_lse(query, key, value, true, scale, kAllTokens, kBackend);
+    ops::attention_backward(grad, query, key, value, out, lse, true, scale, kAllTokens, kBackend);
   };
   const double product = 2.0 * static_cast<double>(query.numel()) * static_cast<double>(length);
   return (2 + 5) * product / 2 / seconds_per_run(options.device, run, options.least_seconds);
@@ -154,6 +155,7 @@ class Probe {
     const plan::Hardware like = hardware_of(options_.device);
     hardware.peer_rate = like.peer_rate;
     hardware.network_rate = like.network_rate;
+    hardware.ranks_per_network = like.ranks_per_network;
     // Last: by then the libraries are loaded, but for some kernels that only a step uses.
     constexpr std::uint64_t kLater = 8_MiB;
     if (is_gpu) hardware.outside_bytes = memory::process_memory(options_.device).outside_bytes() + kLater;

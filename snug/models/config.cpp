@@ -1,5 +1,6 @@
 #include "snug/models/config.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
@@ -69,8 +70,6 @@ constexpr const char* kIrrelevant[] = {
 };
 
 constexpr std::int64_t kLargestTensor = std::int64_t{1} << 40;
-// A safetensors file may have 100 MB of header: room for the states of a few times as many.
-constexpr std::int64_t kMostLayers = 10'000;
 
 struct FamilyName {
   Family family;
@@ -112,6 +111,18 @@ void check_dtype(const JsonReader& json, const std::string& where) {
           ": dtype must be float32, bfloat16 or float16, got '", dtype, "'");
   check(!json.has("torch_dtype") || old == now, where, ": torch_dtype is '", old, "' but dtype is '", now,
         "'; expected the same or only one of them");
+}
+
+void pass_over_unknown(const JsonReader& json, const std::string& where, UnknownKeys* unknown) {
+  const Json unread = json.unread();
+  for (const auto& [key, value] : unread.items()) {
+    const bool means_nothing = value.is_null() || (value.is_boolean() && !value.get<bool>());
+    check(means_nothing || (unknown && std::ranges::find(unknown->let_pass, key) != unknown->let_pass.end()),
+          where, ": unknown key ", Json(key).dump(), ", ", value.dump(),
+          ": correct its spelling, or let it pass with `ignore_keys` ", key,
+          " if training can do without what it says");
+    if (unknown) unknown->ignored.push_back(concat(key, " (", value.dump(), ")"));
+  }
 }
 
 void check_tensor(std::int64_t rows, std::int64_t columns, const char* name, const std::string& where) {
@@ -156,7 +167,7 @@ std::int64_t gpt2_block(const ModelConfig& config) {
 
 }  // namespace
 
-ModelConfig load_config(const std::string& model) {
+ModelConfig load_config(const std::string& model, UnknownKeys* unknown) {
   if (const auto preset = find_preset(model)) return *preset;
   io::refuse_what_is_no_model(model);
   std::error_code error;
@@ -168,10 +179,10 @@ ModelConfig load_config(const std::string& model) {
         "), a folder with config.json, or a config.json");
   if (path.filename() == "config.json" && io::is_training_state(path.parent_path()))
     io::check_saved_config(path.parent_path());
-  return parse_config(read_json(path), path.string());
+  return parse_config(read_json(path), path.string(), unknown);
 }
 
-ModelConfig parse_config(Json object, const std::string& where) {
+ModelConfig parse_config(Json object, const std::string& where, UnknownKeys* unknown) {
   const JsonReader json(std::move(object), where);
   const Family family = read_family(json, where);
   const ModelConfig config =
@@ -180,7 +191,7 @@ ModelConfig parse_config(Json object, const std::string& where) {
   for (const char* key : {"quantization_config", "dual_chunk_attention_config"})
     check(!json.has(key), where, ": ", key, " is not supported");
   for (const char* key : kIrrelevant) json.ignore(key);
-  json.refuse_unread();
+  pass_over_unknown(json, where, unknown);
   validate(config, where);
   return config;
 }
@@ -207,6 +218,10 @@ void validate(const ModelConfig& config, const std::string& where) {
     check_tensor(config.max_positions, config.hidden_size, "positions", where);
   } else {
     validate_rope(config, where);
+  }
+  if (config.window != 0) {
+    check_positive(config.window, "sliding_window", where);
+    ensure(std::ssize(config.slides) == config.num_layers, "as many layers slide or not as there are");
   }
   check_above_zero(config.norm_eps, config.family == Family::Gpt2 ? "layer_norm_epsilon" : "rms_norm_eps",
                    where);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "snug/base/export.h"
 #include "snug/base/json.h"
@@ -33,19 +34,31 @@ struct ModelConfig {
   double norm_eps = 1e-5;
   bool tied_embeddings = false;
   double initializer_range = 0.02;
+  std::int64_t window = 0;        // tokens that a layer which slides sees, the query's own included
+  std::vector<bool> slides = {};  // by layer; empty where window is 0, as then none does
 
+  std::int64_t window_of(std::int64_t layer) const {  // 0: it sees all
+    return window > 0 && slides[static_cast<std::size_t>(layer)] ? window : 0;
+  }
   bool operator==(const ModelConfig&) const = default;
 };
 
+// The keys of a config.json that nobody here knows: authors write their own, and later versions of
+// transformers new ones, which mean nothing as null or false.
+struct UnknownKeys {
+  std::vector<std::string> let_pass = {};  // in: may stand there with any value
+  std::vector<std::string> ignored = {};   // out: "key (value)", each that was passed over
+};
+
 // A preset's name goes before a folder of that name; write ./tiny for the folder. Throws Error for a model
-// that is not there, a key that is unknown, a value of the wrong type or out of range, and every feature that
-// is not supported.
-SNUG_API ModelConfig load_config(const std::string& model);
+// that is not there, a key that is unknown and neither null nor false nor let pass, a value of the wrong type
+// or out of range, and every feature that is not supported.
+SNUG_API ModelConfig load_config(const std::string& model, UnknownKeys* unknown = nullptr);
 
 // In Hugging Face spelling; load_config() reads it back. `parse_config` takes what a config.json holds;
 // `where` is what errors call it.
 SNUG_API Json to_json(const ModelConfig& config);
-SNUG_API ModelConfig parse_config(Json json, const std::string& where);
+SNUG_API ModelConfig parse_config(Json json, const std::string& where, UnknownKeys* unknown = nullptr);
 
 // Throws Error unless such a model can be built: positive sizes that divide as they must, and no tensor above
 // 2^40 elements.

@@ -7,6 +7,9 @@
 
 namespace snug::models {
 
+// A safetensors file may have 100 MB of header: room for the states of a few times as many.
+constexpr std::int64_t kMostLayers = 10'000;
+
 // The value of a key that may have one value only.
 template <class T>
 void expect(const JsonReader& json, const std::string& where, const char* key, const T& only) {

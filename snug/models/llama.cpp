@@ -8,9 +8,11 @@
 namespace snug::models {
 namespace {
 
-nn::AttentionShape attention_shape(const ModelConfig& config, ops::AttentionBackend backend) {
+nn::AttentionShape attention_shape(const ModelConfig& config, std::int64_t layer,
+                                   ops::AttentionBackend backend) {
   nn::AttentionShape shape{config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim,
                            backend};
+  shape.window = config.window_of(layer);
   shape.qkv_bias = config.family == Family::Qwen2;
   if (config.family == Family::Qwen3) shape.qk_norm_eps = config.norm_eps;
   return shape;
@@ -26,9 +28,9 @@ LlamaImpl::LlamaImpl(const ModelConfig& config, const ModelOptions& options) : L
   made("embed", *embed_tokens_, options);
 
   auto layers = model->register_module("layers", std::make_shared<torch::nn::Module>("layers"));
-  const nn::AttentionShape shape = attention_shape(config, options.attention);
   for (std::int64_t i = 0; i < config.num_layers; ++i) {
-    nn::Block block(shape, config.intermediate_size, config.norm_eps, tensors);
+    nn::Block block(attention_shape(config, i, options.attention), config.intermediate_size, config.norm_eps,
+                    tensors);
     layers_.push_back(layers->register_module(std::to_string(i), std::move(block)));
     made("layers." + std::to_string(i), *layers_.back(), options);
   }

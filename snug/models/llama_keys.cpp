@@ -1,5 +1,6 @@
 // Llama's config.json and those of the families that took its keys over. Both spellings of rotary settings
 // are read: rope_theta and rope_scaling at the top, or rope_parameters{rope_theta, rope_type, ...}.
+#include <algorithm>
 #include <string>
 
 #include "snug/base/error.h"
@@ -69,26 +70,56 @@ void read_rope(const JsonReader& json, const std::string& where, ModelConfig& co
   }
 }
 
-// Attention to a few thousand tokens back only; some models carry the size of a window that they do not use.
-void refuse_window(const JsonReader& json, const std::string& where, Family family) {
-  const Json kinds = json.optional<Json>("layer_types", Json::array());
-  check(kinds.is_array(), where, ": layer_types must be a list, got ", kinds.dump());
-  for (const Json& kind : kinds)
-    check(kind == "full_attention", where, ": layer_types ", kind.dump(),
-          " is not supported; expected \"full_attention\" everywhere");
-  if (family == Family::Qwen2 || family == Family::Qwen3) {
-    expect(json, where, "use_sliding_window", false);
-    json.ignore("sliding_window");
-    json.ignore("max_window_layers");
-    expect(json, where, "use_mrope", false);
+// The entries of layer_types, if it is there, as whether each layer slides.
+std::optional<std::vector<bool>> read_layer_types(const JsonReader& json, const std::string& where,
+                                                  std::int64_t layers) {
+  if (!json.has("layer_types")) return std::nullopt;
+  const Json kinds = json.required<Json>("layer_types");
+  check(kinds.is_array() && std::ssize(kinds) == layers, where, ": layer_types must be a list of ", layers,
+        " entries, one for each of num_hidden_layers, got ", kinds.dump());
+  std::vector<bool> slides;
+  for (const Json& kind : kinds) {
+    check(kind == "full_attention" || kind == "sliding_attention", where, ": layer_types ", kind.dump(),
+          " is not supported; expected \"full_attention\" or \"sliding_attention\"");
+    slides.push_back(kind == "sliding_attention");
+  }
+  return slides;
+}
+
+// Mistral's layers all slide, unless the window is said to be null: one that is left out means a window, too.
+std::int64_t mistral_window(const JsonReader& json) {
+  if (!json.contains("sliding_window")) return *defaults(Family::Mistral).sliding_window;
+  return json.has("sliding_window") ? json.required<std::int64_t>("sliding_window") : 0;
+}
+
+// Qwen's files carry the size of a window, most of them one that is not used.
+std::int64_t qwen_window(const JsonReader& json, const std::string& where) {
+  expect(json, where, "use_mrope", false);
+  json.ignore("sliding_window");
+  if (!json.optional<bool>("use_sliding_window", false)) return 0;
+  return json.optional<std::int64_t>("sliding_window", 4096);
+}
+
+// Which layers see the last tokens only, and how many.
+void read_window(const JsonReader& json, const std::string& where, ModelConfig& config) {
+  const bool is_qwen = config.family == Family::Qwen2 || config.family == Family::Qwen3;
+  const bool is_mistral = config.family == Family::Mistral;
+  config.window = is_mistral ? mistral_window(json) : is_qwen ? qwen_window(json, where) : 0;
+  check(config.window != 0 || !json.has("sliding_window") || is_qwen, where,
+        ": sliding_window must be at least 1, got 0; null is attention to all tokens before");
+  const std::int64_t first = is_qwen ? json.optional<std::int64_t>("max_window_layers", 28) : 0;
+  const auto types = read_layer_types(json, where, config.num_layers);
+  if (config.window == 0) {
+    check(!types || std::ranges::find(*types, true) == types->end(), where,
+          ": layer_types has \"sliding_attention\", but no window is set: expected ",
+          is_qwen ? "use_sliding_window true and sliding_window" : "\"full_attention\" everywhere");
     return;
   }
-  if (family != Family::Mistral) return;
-  // Said to be null, not left out: a key that is missing means a window, too.
-  const Json window = json.contains("sliding_window") ? json.optional<Json>("sliding_window", nullptr)
-                                                      : Json(*defaults(family).sliding_window);
-  check(window.is_null(), where, ": sliding_window ", window.dump(),
-        " is not supported; expected null, which is attention to all tokens before");
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) config.slides.push_back(layer >= first);
+  check(is_qwen || !types || *types == config.slides, where,
+        ": with a sliding_window every layer slides; expected layer_types to be left out, got ",
+        json.optional<Json>("layer_types", nullptr).dump());
+  if (types) config.slides = *types;
 }
 
 void refuse_other_arithmetic(const JsonReader& json, const std::string& where) {
@@ -97,6 +128,15 @@ void refuse_other_arithmetic(const JsonReader& json, const std::string& where) {
   expect(json, where, "mlp_bias", false);
   expect(json, where, "attention_dropout", 0.0);
   expect(json, where, "rope_interleaved", false);
+}
+
+void write_qwen_window(Json& json, const ModelConfig& config) {
+  json["use_sliding_window"] = config.window > 0;
+  if (config.window == 0) return;
+  json["sliding_window"] = config.window;
+  Json types = Json::array();
+  for (const bool slides : config.slides) types.push_back(slides ? "sliding_attention" : "full_attention");
+  json["layer_types"] = types;
 }
 
 Json scaling_to_json(const RopeScaling& scaling) {
@@ -113,12 +153,15 @@ Json scaling_to_json(const RopeScaling& scaling) {
 ModelConfig read_llama_keys(const JsonReader& json, const std::string& where, Family family) {
   const Defaults missing = defaults(family);
   refuse_other_arithmetic(json, where);
-  refuse_window(json, where, family);
   ModelConfig config{.family = family};
   config.vocab_size = json.required<std::int64_t>("vocab_size");
   config.hidden_size = json.required<std::int64_t>("hidden_size");
   config.intermediate_size = json.required<std::int64_t>("intermediate_size");
   config.num_layers = json.required<std::int64_t>("num_hidden_layers");
+  check_positive(config.num_layers, "num_hidden_layers", where);
+  check(config.num_layers <= kMostLayers, where, ": num_hidden_layers must be at most ", kMostLayers,
+        ", got ", config.num_layers);
+  read_window(json, where, config);
   config.num_heads = json.required<std::int64_t>("num_attention_heads");
   const bool says_kv_heads = json.contains("num_key_value_heads");  // if only null: as many as heads
   config.num_kv_heads = json.optional<std::int64_t>(
@@ -154,8 +197,9 @@ void write_llama_keys(Json& json, const ModelConfig& config) {
   json["rms_norm_eps"] = config.norm_eps;
   json["tie_word_embeddings"] = config.tied_embeddings;
   json["initializer_range"] = config.initializer_range;
-  if (config.family == Family::Mistral) json["sliding_window"] = nullptr;
-  if (config.family == Family::Qwen2 || config.family == Family::Qwen3) json["use_sliding_window"] = false;
+  if (config.family == Family::Mistral)
+    json["sliding_window"] = config.window > 0 ? Json(config.window) : Json(nullptr);
+  if (config.family == Family::Qwen2 || config.family == Family::Qwen3) write_qwen_window(json, config);
   if (config.family == Family::Qwen2) return;  // has no such keys
   if (config.family != Family::Mistral) json["attention_bias"] = false;
   if (config.family == Family::Llama) json["mlp_bias"] = false;

@@ -16,7 +16,7 @@ at::Tensor rotate(const at::Tensor& x, RmsNorm& norm, std::int64_t head_dim, con
 }  // namespace
 
 AttentionImpl::AttentionImpl(const AttentionShape& shape, const at::TensorOptions& options)
-    : head_dim_(shape.head_dim), backend_(shape.backend) {
+    : head_dim_(shape.head_dim), window_(shape.window), backend_(shape.backend) {
   check(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
         "attention: the number of key heads must divide the number of query heads, got ", shape.kv_heads,
         " and ", shape.heads);
@@ -37,8 +37,8 @@ at::Tensor AttentionImpl::forward(const at::Tensor& x, const ops::RopeTable& tab
   auto parts = ops::project(x, {q_proj->weight, k_proj->weight, v_proj->weight}, biases);
   auto query = rotate(parts[0], q_norm, head_dim_, table);
   auto key = rotate(parts[1], k_norm, head_dim_, table);
-  auto mixed =
-      ops::attention(query, key, split_heads(parts[2], head_dim_), {.causal = true, .backend = backend_});
+  auto mixed = ops::attention(query, key, split_heads(parts[2], head_dim_),
+                              {.causal = true, .window = window_, .backend = backend_});
   return o_proj(join_heads(mixed));
 }
 

@@ -17,6 +17,7 @@ namespace snug::nn {
 struct AttentionShape {
   std::int64_t hidden, heads, kv_heads, head_dim;
   ops::AttentionBackend backend = ops::AttentionBackend::Default;
+  std::int64_t window = 0;                 // of a layer that slides; 0: it sees all tokens before
   bool qkv_bias = false;                   // as Qwen2 has
   std::optional<double> qk_norm_eps = {};  // queries and keys go through a norm, as in Qwen3
 };
@@ -30,7 +31,7 @@ class SNUG_API AttentionImpl : public torch::nn::Module {
   RmsNorm q_norm = nullptr, k_norm = nullptr;  // of each head; absent without qk_norm_eps
 
  private:
-  std::int64_t head_dim_;
+  std::int64_t head_dim_, window_;
   ops::AttentionBackend backend_;
 };
 TORCH_MODULE(Attention);

@@ -20,29 +20,31 @@ using torch::autograd::variable_list;
 
 std::tuple<at::Tensor, at::Tensor> call_attention(const at::Tensor& query, const at::Tensor& key,
                                                   const at::Tensor& value, bool causal, double scale,
-                                                  std::int64_t backend) {
+                                                  std::int64_t window, std::int64_t backend) {
   static const auto op = find_operator<decltype(call_attention)>("snug::attention");
-  return op.call(query, key, value, causal, scale, backend);
+  return op.call(query, key, value, causal, scale, window, backend);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> call_backward(const at::Tensor& grad_out,
                                                              const at::Tensor& query, const at::Tensor& key,
                                                              const at::Tensor& value, const at::Tensor& out,
                                                              const at::Tensor& lse, bool causal, double scale,
-                                                             std::int64_t backend) {
+                                                             std::int64_t window, std::int64_t backend) {
   static const auto op = find_operator<decltype(call_backward)>("snug::attention_backward");
-  return op.call(grad_out, query, key, value, out, lse, causal, scale, backend);
+  return op.call(grad_out, query, key, value, out, lse, causal, scale, window, backend);
 }
 
 class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
   static variable_list forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
-                               const at::Tensor& value, bool causal, double scale, std::int64_t backend) {
+                               const at::Tensor& value, bool causal, double scale, std::int64_t window,
+                               std::int64_t backend) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [out, lse] = call_attention(query, key, value, causal, scale, backend);
+    auto [out, lse] = call_attention(query, key, value, causal, scale, window, backend);
     context->save_for_backward({query, key, value, out, lse});
     context->saved_data["causal"] = causal;
     context->saved_data["scale"] = scale;
+    context->saved_data["window"] = window;
     context->saved_data["backend"] = backend;
     context->mark_non_differentiable({lse});
     context->set_materialize_grads(
@@ -51,19 +53,21 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    if (!grads[0].defined()) return {{}, {}, {}, {}, {}, {}};
+    if (!grads[0].defined()) return {{}, {}, {}, {}, {}, {}, {}};
     auto saved = context->get_saved_variables();
-    auto [grad_query, grad_key, grad_value] = call_backward(
-        grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], context->saved_data["causal"].toBool(),
-        context->saved_data["scale"].toDouble(), context->saved_data["backend"].toInt());
-    return {grad_query, grad_key, grad_value, {}, {}, {}};
+    auto [grad_query, grad_key, grad_value] =
+        call_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4],
+                      context->saved_data["causal"].toBool(), context->saved_data["scale"].toDouble(),
+                      context->saved_data["window"].toInt(), context->saved_data["backend"].toInt());
+    return {grad_query, grad_key, grad_value, {}, {}, {}, {}};
   }
 };
 
 std::tuple<at::Tensor, at::Tensor> differentiable_attention(const at::Tensor& query, const at::Tensor& key,
                                                             const at::Tensor& value, bool causal,
-                                                            double scale, std::int64_t backend) {
-  auto results = AttentionFunction::apply(query, key, value, causal, scale, backend);
+                                                            double scale, std::int64_t window,
+                                                            std::int64_t backend) {
+  auto results = AttentionFunction::apply(query, key, value, causal, scale, window, backend);
   return {results[0], results[1]};
 }
 
@@ -95,13 +99,14 @@ void check_inputs(const at::Tensor& query, const at::Tensor& key, const at::Tens
 
 TORCH_LIBRARY_FRAGMENT(snug, library) {
   library.def(
-      "attention(Tensor query, Tensor key, Tensor value, bool causal, float scale, int backend) -> (Tensor "
+      "attention(Tensor query, Tensor key, Tensor value, bool causal, float scale, int window, int backend) "
+      "-> (Tensor "
       "out, Tensor "
       "lse)");
   library.def(
       "attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
       "bool causal, "
-      "float scale, int backend) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)");
+      "float scale, int window, int backend) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)");
 }
 
 TORCH_LIBRARY_IMPL(snug, Autograd, library) {
@@ -132,20 +137,25 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
         missing_attention_kernel(query.device().type(), query.scalar_type(), query.size(3));
     check(missing.empty(), missing, "; ask for AttentionBackend::Blockwise or Quadratic, or pad");
   }
-  double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(3))));
-  return std::get<0>(attention_with_lse(query, key, value, options.causal, scale, options.backend));
+  check(options.window >= 0 && (options.window == 0 || options.causal),
+        "attention: `window` must be 0 or more and is of causal attention, got ", options.window);
+  const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(3))));
+  // One that reaches back to the first token hides nothing: the kernels without a window are the faster ones.
+  const std::int64_t window = options.window < key.size(2) ? options.window : 0;
+  return std::get<0>(attention_with_lse(query, key, value, options.causal, scale, window, options.backend));
 }
 
 std::tuple<at::Tensor, at::Tensor> attention_with_lse(const at::Tensor& query, const at::Tensor& key,
                                                       const at::Tensor& value, bool causal, double scale,
-                                                      AttentionBackend backend) {
-  return call_attention(query, key, value, causal, scale, static_cast<std::int64_t>(backend));
+                                                      std::int64_t window, AttentionBackend backend) {
+  return call_attention(query, key, value, causal, scale, window, static_cast<std::int64_t>(backend));
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale, AttentionBackend backend) {
-  return call_backward(grad_out, query, key, value, out, lse, causal, scale,
+    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale, std::int64_t window,
+    AttentionBackend backend) {
+  return call_backward(grad_out, query, key, value, out, lse, causal, scale, window,
                        static_cast<std::int64_t>(backend));
 }
 

@@ -27,6 +27,7 @@ enum class AttentionBackend : std::int64_t { Default, Flash, CuDnn, Efficient, B
 struct AttentionOptions {
   bool causal = true;
   std::optional<double> scale = std::nullopt;  // default: 1 / sqrt(head_dim)
+  std::int64_t window = 0;  // of causal attention: the last so many tokens, the query's own included; 0: all
   AttentionBackend backend = AttentionBackend::Default;
 };
 
@@ -45,9 +46,11 @@ SNUG_API std::string missing_attention_kernel(c10::DeviceType device, at::Scalar
 // layout differs between devices, and only attention_backward on the same device reads it.
 SNUG_API std::tuple<at::Tensor, at::Tensor> attention_with_lse(const at::Tensor& query, const at::Tensor& key,
                                                                const at::Tensor& value, bool causal,
-                                                               double scale, AttentionBackend backend);
+                                                               double scale, std::int64_t window,
+                                                               AttentionBackend backend);
 SNUG_API std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale, AttentionBackend backend);
+    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale, std::int64_t window,
+    AttentionBackend backend);
 
 }  // namespace snug::ops

@@ -51,7 +51,7 @@ struct Block {
 
 template <class Use>
 void each_block(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool causal,
-                std::int64_t block_size, Use use) {
+                std::int64_t window, std::int64_t block_size, Use use) {
   for (std::int64_t first = 0; first < key.size(2); first += block_size) {
     const std::int64_t count = std::min(block_size, key.size(2) - first);
     Block block{.keys = widened(key.narrow(2, first, count)),
@@ -60,9 +60,10 @@ void each_block(const at::Tensor& query, const at::Tensor& key, const at::Tensor
                 .first = first,
                 .count = count};
     // Not by at::arange, which no allocator sees on Meta (see rope.cpp).
-    if (causal)
-      block.hidden =
-          at::ones({query.size(2), count}, query.options().dtype(at::kBool)).triu_(/*diagonal=*/1 - first);
+    const auto flags = query.options().dtype(at::kBool);
+    if (causal) block.hidden = at::ones({query.size(2), count}, flags).triu_(/*diagonal=*/1 - first);
+    if (window > 0)
+      block.hidden.bitwise_or_(at::ones({query.size(2), count}, flags).tril_(/*diagonal=*/-window - first));
     use(block);
   }
 }
@@ -71,13 +72,14 @@ void each_block(const at::Tensor& query, const at::Tensor& key, const at::Tensor
 
 std::tuple<at::Tensor, at::Tensor> attention_blockwise(const at::Tensor& query, const at::Tensor& key,
                                                        const at::Tensor& value, bool causal, double scale,
-                                                       std::int64_t block_size) {
+                                                       std::int64_t window, std::int64_t block_size) {
   const at::Tensor rows = by_key_head(widened(query), key.size(1));
   const std::vector<std::int64_t> one_per_row{rows.size(0), rows.size(1), rows.size(2), 1};
-  at::Tensor largest = at::full(one_per_row, kNever, rows.options());
+  // Finite: a row may see nothing of its first blocks, and what was summed is then scaled by exp(0).
+  at::Tensor largest = at::full(one_per_row, std::numeric_limits<float>::lowest(), rows.options());
   at::Tensor sum = at::zeros(one_per_row, rows.options());
   at::Tensor weighted = at::zeros_like(rows);
-  each_block(query, key, value, causal, block_size, [&](const Block& block) {
+  each_block(query, key, value, causal, window, block_size, [&](const Block& block) {
     at::Tensor scores = block.scores(rows, scale);
     const at::Tensor now = at::maximum(largest, scores.amax(-1, /*keepdim=*/true));
     const at::Tensor shrink = (largest - now).exp_();
@@ -92,7 +94,8 @@ std::tuple<at::Tensor, at::Tensor> attention_blockwise(const at::Tensor& query, 
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_blockwise_backward(
     const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale, std::int64_t block_size) {
+    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale, std::int64_t window,
+    std::int64_t block_size) {
   const std::int64_t kv_heads = key.size(1);
   const at::Tensor rows = by_key_head(widened(query), kv_heads),
                    grad = by_key_head(widened(grad_out), kv_heads),
@@ -102,7 +105,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_blockwise_backward(
   at::Tensor grad_rows = at::zeros_like(rows);
   const auto wide = key.options().dtype(rows.scalar_type());
   at::Tensor grad_key = at::zeros(key.sizes(), wide), grad_value = at::zeros(key.sizes(), wide);
-  each_block(query, key, value, causal, block_size, [&](const Block& block) {
+  each_block(query, key, value, causal, window, block_size, [&](const Block& block) {
     const at::Tensor probabilities = block.scores(rows, scale).sub_(log_sum).exp_();
     grad_value.narrow(2, block.first, block.count).copy_(at::matmul(probabilities.transpose(2, 3), grad));
     at::Tensor grad_scores = at::matmul(grad, block.values.transpose(2, 3)).sub_(shared);

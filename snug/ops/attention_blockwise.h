@@ -33,10 +33,11 @@ inline std::optional<std::int64_t> keys_at_a_time(std::int64_t backend, const at
 // All keys at a time is attention as the textbook has it, quadratic in memory.
 std::tuple<at::Tensor, at::Tensor> attention_blockwise(const at::Tensor& query, const at::Tensor& key,
                                                        const at::Tensor& value, bool causal, double scale,
-                                                       std::int64_t block_size);
+                                                       std::int64_t window, std::int64_t block_size);
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_blockwise_backward(
     const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale, std::int64_t block_size);
+    const at::Tensor& out, const at::Tensor& lse, bool causal, double scale, std::int64_t window,
+    std::int64_t block_size);
 
 }  // namespace snug::ops

@@ -137,31 +137,96 @@ Json of_family(const std::string& model_type, const Json& more = Json::object())
 }
 
 TEST(Config, KnowsTheFamiliesThatTookLlamasKeysOver) {
-  EXPECT_EQ(parse_config(of_family("mistral", {{"sliding_window", nullptr}}), "c.json").family,
-            Family::Mistral);
+  EXPECT_EQ(parse_config(of_family("mistral"), "c.json").family, Family::Mistral);
   EXPECT_EQ(parse_config(of_family("qwen2"), "c.json").family, Family::Qwen2);
   const ModelConfig qwen3 = parse_config(of_family("qwen3"), "c.json");
   EXPECT_EQ(qwen3.family, Family::Qwen3);
   EXPECT_EQ(qwen3.head_dim, 128);
 }
 
-TEST(Config, RefusesASlidingWindowByName) {
-  const auto message = [](const Json& json) {
-    return message_of<Error>([&] { parse_config(json, "c.json"); });
+std::vector<std::int64_t> windows(const ModelConfig& config) {
+  std::vector<std::int64_t> windows;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) windows.push_back(config.window_of(layer));
+  return windows;
+}
+
+TEST(Config, AllOfMistralsLayersSlide) {
+  using Windows = std::vector<std::int64_t>;
+  const auto read = [](const Json& more) {
+    return windows(parse_config(of_family("mistral", more), "c.json"));
   };
-  EXPECT_NE(
-      message(of_family("mistral", {{"sliding_window", 4096}})).find("sliding_window 4096 is not supported"),
-      std::string::npos);
-  EXPECT_NE(message(of_family("mistral")).find("sliding_window 4096"), std::string::npos);
-  EXPECT_NE(message(of_family("qwen2", {{"use_sliding_window", true}})).find("use_sliding_window"),
+  EXPECT_EQ(read(Json::object()), Windows({4096, 4096}));  // as in Mistral 7B v0.1, but for its file's own
+  EXPECT_EQ(read({{"sliding_window", 100}}), Windows({100, 100}));
+  EXPECT_EQ(read({{"sliding_window", nullptr}}), Windows({0, 0}));
+}
+
+TEST(Config, QwensLayersSlideFromOneOnOrAsListed) {
+  using Windows = std::vector<std::int64_t>;
+  for (const char* family : {"qwen2", "qwen3"}) {
+    const auto read = [&](const Json& more) {
+      return windows(parse_config(of_family(family, more), "c.json"));
+    };
+    EXPECT_EQ(read({{"sliding_window", 131072}, {"max_window_layers", 28}}), Windows({0, 0}));
+    EXPECT_EQ(read({{"use_sliding_window", true}, {"sliding_window", 50}, {"max_window_layers", 1}}),
+              Windows({0, 50}));
+    EXPECT_EQ(read({{"use_sliding_window", true}, {"sliding_window", 50}}), Windows({0, 0}));
+    EXPECT_EQ(read({{"use_sliding_window", true},
+                    {"sliding_window", 50},
+                    {"layer_types", {"sliding_attention", "full_attention"}}}),
+              Windows({50, 0}));
+  }
+}
+
+TEST(Config, WindowsSurviveAWriteAndARead) {
+  for (const Json& json :
+       {of_family("mistral", {{"sliding_window", 100}}),
+        of_family("qwen2", {{"use_sliding_window", true}, {"sliding_window", 9}, {"max_window_layers", 1}}),
+        of_family("qwen3", {{"use_sliding_window", true}, {"max_window_layers", 0}})}) {
+    const ModelConfig config = parse_config(json, "c.json");
+    EXPECT_EQ(parse_config(to_json(config), "c.json"), config) << to_json(config).dump();
+  }
+}
+
+TEST(Config, RefusesWindowsThatContradictThemselves) {
+  const auto message = [](const std::string& family, const Json& more) {
+    return message_of<Error>([&] { parse_config(of_family(family, more), "c.json"); });
+  };
+  const Json mixed = {"full_attention", "sliding_attention"};
+  EXPECT_NE(message("mistral", {{"sliding_window", 0}}).find("sliding_window must be at least 1, got 0"),
             std::string::npos);
-  EXPECT_NE(message(of_family("qwen2", {{"layer_types", {"full_attention", "sliding_attention"}}}))
-                .find("\"sliding_attention\" is not supported"),
+  EXPECT_NE(message("mistral", {{"sliding_window", -5}}).find("sliding_window must be at least 1"),
             std::string::npos);
+  EXPECT_NE(message("mistral", {{"layer_types", mixed}}).find("every layer slides"), std::string::npos);
+  EXPECT_NE(message("qwen2", {{"layer_types", mixed}}).find("use_sliding_window true"), std::string::npos);
+  EXPECT_NE(message("llama", {{"layer_types", mixed}}).find("\"full_attention\" everywhere"),
+            std::string::npos);
+  EXPECT_NE(message("qwen3", {{"layer_types", {"full_attention"}}}).find("a list of 2 entries"),
+            std::string::npos);
+  EXPECT_NE(message("qwen3", {{"layer_types", {"linear_attention", "full_attention"}}})
+                .find("\"linear_attention\" is not supported"),
+            std::string::npos);
+}
+
+TEST(Config, PassesOverUnknownKeysThatMeanNothing) {
+  Json json = with("attention_sinks", nullptr);
+  json["use_new_thing"] = false;
+  UnknownKeys unknown;
+  EXPECT_EQ(parse_config(json, "c.json", &unknown), parse_config(small(), "c.json"));
+  EXPECT_EQ(unknown.ignored, std::vector<std::string>({"attention_sinks (null)", "use_new_thing (false)"}));
+}
+
+TEST(Config, LetsNamedKeysPass) {
+  const Json json = with("residual_scale", 2);
+  UnknownKeys unknown{.let_pass = {"residual_scale"}};
+  parse_config(json, "c.json", &unknown);
+  EXPECT_EQ(unknown.ignored, std::vector<std::string>({"residual_scale (2)"}));
   EXPECT_EQ(
-      parse_config(of_family("qwen2", {{"sliding_window", 131072}, {"max_window_layers", 28}}), "c.json")
-          .family,
-      Family::Qwen2);
+      refusal("residual_scale", 2),
+      "c.json: unknown key \"residual_scale\", 2: correct its spelling, or let it pass with `ignore_keys` "
+      "residual_scale if training can do without what it says");
+  UnknownKeys other{.let_pass = {"vocab_size"}};  // a key that is known is read all the same
+  EXPECT_EQ(parse_config(small(), "c.json", &other).vocab_size, 100);
+  EXPECT_TRUE(other.ignored.empty());
 }
 
 TEST(Config, ReadsGpt2AsPublished) {

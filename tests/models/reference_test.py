@@ -124,6 +124,20 @@ class ReferenceTest(unittest.TestCase):
     def test_mistral(self):
         self.check(transformers.MistralConfig(**SIZES, sliding_window=None))
 
+    def test_mistral_with_a_window(self):
+        self.check(transformers.MistralConfig(**SIZES, sliding_window=11))
+
+    def test_mistral_with_a_window_that_reaches_back_to_the_first_token(self):
+        self.check(transformers.MistralConfig(**SIZES, sliding_window=SEQ_LEN))
+
+    def test_qwen_whose_last_layers_have_a_window(self):
+        window = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
+        self.check(transformers.Qwen2Config(**SIZES, **window))
+
+    def test_qwen_whose_first_layer_has_a_window(self):
+        kinds = ["sliding_attention", "full_attention", "full_attention"]
+        self.check(transformers.Qwen3Config(**SIZES, head_dim=12, use_sliding_window=True, sliding_window=36, layer_types=kinds))
+
     def test_qwen2(self):
         self.check(transformers.Qwen2Config(**SIZES))
 

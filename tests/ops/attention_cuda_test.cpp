@@ -31,24 +31,29 @@ constexpr double kRounding = 4e-6;
 
 std::vector<AttentionBackend> backends(at::ScalarType dtype, const AttentionCase& shape) {
   if (dtype == at::kFloat) return {AttentionBackend::Default, AttentionBackend::Efficient};
-  if (shape.head_dim < 64) return {AttentionBackend::Default, AttentionBackend::Flash};
+  if (shape.head_dim < 64 || shape.window > 0) return {AttentionBackend::Default, AttentionBackend::Flash};
   return {AttentionBackend::Default, AttentionBackend::Flash, AttentionBackend::CuDnn};
 }
 
 TEST_F(AttentionCuda, IsAsExactAsTorch) {
   for (AttentionCase shape :
        {AttentionCase{2, 4, 4, 33, 33, 16, true}, AttentionCase{2, 4, 4, 40, 70, 64, false},
-        AttentionCase{1, 8, 2, 257, 257, 64, true}, AttentionCase{1, 4, 1, 130, 130, 128, true}}) {
+        AttentionCase{1, 8, 2, 257, 257, 64, true}, AttentionCase{1, 4, 1, 130, 130, 128, true},
+        AttentionCase{2, 8, 2, 257, 257, 64, true, 64}, AttentionCase{1, 4, 4, 700, 700, 128, true, 1},
+        AttentionCase{1, 4, 1, 640, 640, 128, true, 200}}) {
     for (auto dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
       auto rounded = random_inputs(shape).to(dtype);
       auto exact = run(rounded.to(at::kDouble),
-                       [&](auto& q, auto& k, auto& v) { return plain_attention(q, k, v, shape.causal); });
+                       [&](auto& q, auto& k, auto& v) { return plain_attention(q, k, v, shape); });
+      const auto mask = shape.window > 0 ? visible(shape, at::kCUDA) : std::nullopt;
       auto torchs = run(on_gpu(rounded), [&](auto& q, auto& k, auto& v) {
-        return at::scaled_dot_product_attention(q, k, v, {}, 0.0, shape.causal, {}, /*enable_gqa=*/true);
+        return at::scaled_dot_product_attention(q, k, v, mask, 0.0, shape.causal && !mask, {},
+                                                /*enable_gqa=*/true);
       });
       for (const auto backend : backends(dtype, shape)) {
         auto results = run(on_gpu(rounded), [&](auto& q, auto& k, auto& v) {
-          at::Tensor out = attention(q, k, v, {.causal = shape.causal, .backend = backend});
+          at::Tensor out =
+              attention(q, k, v, {.causal = shape.causal, .window = shape.window, .backend = backend});
           EXPECT_TRUE(out.transpose(1, 2).is_contiguous());
           return out;
         });
@@ -67,16 +72,16 @@ TEST_F(AttentionCuda, IsAsExactAsTorch) {
 TEST_F(AttentionCuda, PlainOperatorsAreAsExactAsOnTheCpu) {
   for (AttentionCase shape :
        {AttentionCase{1, 1, 1, 1, 1, 8, true}, AttentionCase{1, 4, 2, 700, 700, 12, true},
-        AttentionCase{2, 4, 4, 33, 33, 64, true}, AttentionCase{2, 6, 2, 130, 600, 100, false}}) {
+        AttentionCase{2, 4, 4, 33, 33, 64, true}, AttentionCase{2, 6, 2, 130, 600, 100, false},
+        AttentionCase{1, 4, 2, 1200, 1200, 12, true, 130}}) {
     const auto in = random_inputs(shape);
     for (auto dtype : {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble}) {
       const auto rounded = in.to(dtype);
-      const auto exact = run(rounded.to(at::kDouble), [&](auto& q, auto& k, auto& v) {
-        return plain_attention(q, k, v, shape.causal);
-      });
+      const auto exact = run(rounded.to(at::kDouble),
+                             [&](auto& q, auto& k, auto& v) { return plain_attention(q, k, v, shape); });
       for (const auto backend : {AttentionBackend::Blockwise, AttentionBackend::Quadratic}) {
         const auto function = [&](auto& q, auto& k, auto& v) {
-          return attention(q, k, v, {.causal = shape.causal, .backend = backend});
+          return attention(q, k, v, {.causal = shape.causal, .window = shape.window, .backend = backend});
         };
         const auto on_cpu = run(rounded, function), results = run(on_gpu(rounded), function);
         for (std::size_t i = 0; i < results.size(); ++i) {

@@ -19,13 +19,14 @@ using snug::testing::expect_same_allocations;
 struct Shape {
   std::int64_t batch, heads, kv_heads, tokens, key_tokens, head_dim;
   bool causal;
+  std::int64_t window = 0;
 };
 
-const Shape kShapes[] = {{1, 1, 1, 1, 1, 8, true},      {2, 4, 4, 33, 33, 16, true},
-                         {2, 4, 2, 33, 33, 16, true},   {1, 6, 2, 17, 40, 24, false},
-                         {1, 4, 1, 191, 191, 8, true},  {1, 2, 2, 192, 192, 8, false},
-                         {1, 2, 1, 600, 700, 8, false}, {1, 2, 1, 767, 767, 8, true},
-                         {1, 2, 1, 768, 768, 8, true},  {1, 2, 1, 900, 300, 32, false}};
+const Shape kShapes[] = {
+    {1, 1, 1, 1, 1, 8, true},       {2, 4, 4, 33, 33, 16, true},    {2, 4, 2, 33, 33, 16, true},
+    {1, 6, 2, 17, 40, 24, false},   {1, 4, 1, 191, 191, 8, true},   {1, 2, 2, 192, 192, 8, false},
+    {1, 2, 1, 600, 700, 8, false},  {1, 2, 1, 767, 767, 8, true},   {1, 2, 1, 768, 768, 8, true},
+    {1, 2, 1, 900, 300, 32, false}, {2, 4, 2, 33, 33, 16, true, 5}, {2, 4, 2, 900, 900, 8, true, 300}};
 
 struct Inputs {
   at::Tensor query, key, value, grad;
@@ -56,16 +57,16 @@ TEST(AttentionMeta, GeometryEqualsCpu) {
     for (const auto& shape : kShapes) {
       auto cpu = make_inputs(shape, at::dtype(dtype)),
            meta = make_inputs(shape, at::dtype(dtype).device(at::kMeta));
-      auto [out, lse] =
-          attention_with_lse(cpu.query, cpu.key, cpu.value, shape.causal, 0.5, AttentionBackend::Default);
-      auto [meta_out, meta_lse] =
-          attention_with_lse(meta.query, meta.key, meta.value, shape.causal, 0.5, AttentionBackend::Default);
+      auto [out, lse] = attention_with_lse(cpu.query, cpu.key, cpu.value, shape.causal, 0.5, shape.window,
+                                           AttentionBackend::Default);
+      auto [meta_out, meta_lse] = attention_with_lse(meta.query, meta.key, meta.value, shape.causal, 0.5,
+                                                     shape.window, AttentionBackend::Default);
       expect_same_geometry(out, meta_out);
       expect_same_geometry(lse, meta_lse);
       auto grads = attention_backward(cpu.grad, cpu.query, cpu.key, cpu.value, out, lse, shape.causal, 0.5,
-                                      AttentionBackend::Default);
+                                      shape.window, AttentionBackend::Default);
       auto meta_grads = attention_backward(meta.grad, meta.query, meta.key, meta.value, meta_out, meta_lse,
-                                           shape.causal, 0.5, AttentionBackend::Default);
+                                           shape.causal, 0.5, shape.window, AttentionBackend::Default);
       expect_same_geometry(std::get<0>(grads), std::get<0>(meta_grads));
       expect_same_geometry(std::get<1>(grads), std::get<1>(meta_grads));
       expect_same_geometry(std::get<2>(grads), std::get<2>(meta_grads));
@@ -88,7 +89,8 @@ TEST(AttentionMeta, ForwardAllocatesLikeCpu) {
       expect_same_allocations([&](at::Device device) {
         auto in = make_inputs(shape, at::dtype(dtype).device(device));
         return [=] {
-          attention_with_lse(in.query, in.key, in.value, shape.causal, 0.5, AttentionBackend::Default);
+          attention_with_lse(in.query, in.key, in.value, shape.causal, 0.5, shape.window,
+                             AttentionBackend::Default);
         };
       });
     }
@@ -102,7 +104,8 @@ void expect_backward_allocates_like_cpu(AttentionBackend backend, at::ScalarType
         auto in = make_inputs(shape, at::dtype(dtype).device(device), grad_by_head);
         for (auto* tensor : {&in.query, &in.key, &in.value}) tensor->set_requires_grad(true);
         return [=] {
-          auto out = attention(in.query, in.key, in.value, {.causal = shape.causal, .backend = backend});
+          auto out = attention(in.query, in.key, in.value,
+                               {.causal = shape.causal, .window = shape.window, .backend = backend});
           torch::autograd::grad({out}, {in.query, in.key, in.value}, {in.grad});
         };
       });

@@ -18,10 +18,12 @@ namespace {
 
 using namespace snug::testing;
 
-const AttentionCase kCases[] = {{1, 1, 1, 1, 1, 8, true},      {2, 4, 4, 33, 33, 16, true},
-                                {2, 4, 4, 33, 33, 16, false},  {2, 6, 2, 33, 33, 24, true},
-                                {1, 4, 1, 17, 40, 7, false},   {1, 2, 1, 201, 201, 8, true},
-                                {1, 2, 2, 130, 600, 8, false}, {1, 2, 1, 770, 770, 16, true}};
+const AttentionCase kCases[] = {
+    {1, 1, 1, 1, 1, 8, true},       {2, 4, 4, 33, 33, 16, true},        {2, 4, 4, 33, 33, 16, false},
+    {2, 6, 2, 33, 33, 24, true},    {1, 4, 1, 17, 40, 7, false},        {1, 2, 1, 201, 201, 8, true},
+    {1, 2, 2, 130, 600, 8, false},  {1, 2, 1, 770, 770, 16, true},      {2, 4, 2, 33, 33, 16, true, 1},
+    {1, 4, 4, 40, 40, 8, true, 7},  {2, 4, 2, 700, 700, 16, true, 100}, {1, 2, 1, 1300, 1300, 8, true, 600},
+    {1, 2, 1, 65, 65, 8, true, 64}, {1, 2, 1, 65, 65, 8, true, 65}};
 
 class AttentionTest : public ::testing::TestWithParam<AttentionCase> {
  protected:
@@ -34,9 +36,10 @@ class AttentionTest : public ::testing::TestWithParam<AttentionCase> {
 TEST_P(AttentionTest, EqualsPlainSoftmaxInDoublePrecision) {
   auto shape = GetParam();
   auto in = random_inputs(shape);
-  auto results =
-      run(in, [&](auto& q, auto& k, auto& v) { return attention(q, k, v, {.causal = shape.causal}); });
-  auto exact = run(in, [&](auto& q, auto& k, auto& v) { return plain_attention(q, k, v, shape.causal); });
+  auto results = run(in, [&](auto& q, auto& k, auto& v) {
+    return attention(q, k, v, {.causal = shape.causal, .window = shape.window});
+  });
+  auto exact = run(in, [&](auto& q, auto& k, auto& v) { return plain_attention(q, k, v, shape); });
   for (std::size_t i = 0; i < results.size(); ++i) {
     EXPECT_EQ(results[i].sizes(), exact[i].sizes());
     EXPECT_LT(error(results[i], exact[i]), 1e-10) << "result " << i;
@@ -50,16 +53,18 @@ TEST_P(AttentionTest, PlainOperatorsAreTheSame) {
   for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
     const auto inputs = in.to(dtype);
     const auto exact = run(inputs.to(at::kDouble),
-                           [&](auto& q, auto& k, auto& v) { return plain_attention(q, k, v, shape.causal); });
-    const auto kernels =
-        run(inputs, [&](auto& q, auto& k, auto& v) { return attention(q, k, v, {.causal = shape.causal}); });
+                           [&](auto& q, auto& k, auto& v) { return plain_attention(q, k, v, shape); });
+    const auto kernels = run(inputs, [&](auto& q, auto& k, auto& v) {
+      return attention(q, k, v, {.causal = shape.causal, .window = shape.window});
+    });
     for (const auto backend : {AttentionBackend::Blockwise, AttentionBackend::Quadratic}) {
       const auto results = run(inputs, [&](auto& q, auto& k, auto& v) {
-        return attention(q, k, v, {.causal = shape.causal, .backend = backend});
+        return attention(q, k, v, {.causal = shape.causal, .window = shape.window, .backend = backend});
       });
       for (std::size_t i = 0; i < results.size(); ++i) {
         EXPECT_TRUE(results[i].transpose(1, 2).is_contiguous()) << "result " << i;
-        EXPECT_LE(error(results[i], exact[i]), std::max(2 * error(kernels[i], exact[i]), 1e-10))
+        EXPECT_LE(error(results[i], exact[i]),
+                  std::max(2 * error(kernels[i], exact[i]), dtype == at::kDouble ? 1e-10 : 1e-6))
             << "result " << i;
       }
     }
@@ -72,11 +77,15 @@ TEST_P(AttentionTest, IsAsExactAsTorchInLowerPrecision) {
   for (auto dtype : {at::kFloat, at::kBFloat16}) {
     auto rounded = in.to(dtype);
     auto exact = run(rounded.to(at::kDouble),
-                     [&](auto& q, auto& k, auto& v) { return plain_attention(q, k, v, shape.causal); });
-    auto results =
-        run(rounded, [&](auto& q, auto& k, auto& v) { return attention(q, k, v, {.causal = shape.causal}); });
+                     [&](auto& q, auto& k, auto& v) { return plain_attention(q, k, v, shape); });
+    auto results = run(rounded, [&](auto& q, auto& k, auto& v) {
+      return attention(q, k, v, {.causal = shape.causal, .window = shape.window});
+    });
+    // Torch's kernel with a mask where there is a window, as it is for a causal one alone.
+    const auto mask = shape.window > 0 ? visible(shape) : std::nullopt;
     auto torchs = run(rounded, [&](auto& q, auto& k, auto& v) {
-      return at::scaled_dot_product_attention(q, k, v, {}, 0.0, shape.causal, {}, /*enable_gqa=*/true);
+      return at::scaled_dot_product_attention(q, k, v, mask, 0.0, shape.causal && !mask, {},
+                                              /*enable_gqa=*/true);
     });
     for (std::size_t i = 0; i < results.size(); ++i) {
       EXPECT_LE(error(results[i], exact[i]), 2 * error(torchs[i], exact[i])) << dtype << ", result " << i;
@@ -135,6 +144,36 @@ TEST(Attention, SaysWhereAKernelIsMissing) {
   EXPECT_NE(missing_attention_kernel(at::kCPU, at::kLong, 64), "");
 }
 
+// Every key far back is another number of queries' own: what lies outside of the window must not matter.
+TEST(Attention, AWindowHidesWhatIsOlder) {
+  at::manual_seed(7);
+  const AttentionCase shape{1, 2, 1, 300, 300, 8, true, 70};
+  const auto in = random_inputs(shape);
+  const at::Tensor out = attention(in.query, in.key, in.value, {.window = shape.window});
+  const at::Tensor key = in.key.clone(), value = in.value.clone();
+  key.narrow(2, 0, 200).fill_(100);
+  value.narrow(2, 0, 200).fill_(-100);
+  const at::Tensor other = attention(in.query, key, value, {.window = shape.window});
+  EXPECT_TRUE(at::equal(out.narrow(2, 269, 31), other.narrow(2, 269, 31)));  // sees 200 and later
+  EXPECT_FALSE(at::equal(out.narrow(2, 268, 1), other.narrow(2, 268, 1)));   // sees 199
+}
+
+TEST(Attention, AWindowAsLongAsTheSequenceIsNone) {
+  const auto in = random_inputs({1, 2, 1, 300, 300, 8, true});
+  EXPECT_TRUE(at::equal(attention(in.query, in.key, in.value, {.window = 300}),
+                        attention(in.query, in.key, in.value)));
+}
+
+TEST(Attention, MemoryOfAWindowGrowsWithTokens) {
+  const auto peak = [](std::int64_t tokens) {
+    const auto in = random_inputs({1, 1, 1, tokens, tokens, 8, true}).to(at::kFloat);
+    testing::Allocations allocations;
+    run(in, [&](auto& q, auto& k, auto& v) { return attention(q, k, v, {.window = 100}); });
+    return static_cast<double>(allocations.peak_bytes());
+  };
+  EXPECT_LT(peak(4096), 2.2 * peak(2048));
+}
+
 TEST(Attention, ScaleCanBeChosen) {
   auto in = random_inputs({1, 2, 2, 5, 5, 4, true});
   auto by_scale = attention(in.query, in.key, in.value, {.causal = true, .scale = 1.0});
@@ -189,6 +228,8 @@ TEST(Attention, SaysWhatIsWrongWithItsInputs) {
   expect_error("must divide", [&] { attention(q, t({1, 3, 5, 8}), t({1, 3, 5, 8})); });
   expect_error("as many query tokens as key tokens", [&] { attention(q, t({1, 4, 6, 8}), t({1, 4, 6, 8})); });
   expect_error("one dtype", [&] { attention(q, q.to(at::kDouble), q); });
+  expect_error("`window` must be 0 or more", [&] { attention(q, q, q, {.window = -1}); });
+  expect_error("is of causal attention", [&] { attention(q, q, q, {.causal = false, .window = 2}); });
   expect_error("must be contiguous", [&] { attention(t({1, 4, 8, 5}).transpose(2, 3), q, q); });
 }
 

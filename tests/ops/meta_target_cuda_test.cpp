@@ -68,22 +68,24 @@ at::Tensor bf16(at::IntArrayRef sizes, c10::Device device) {
 
 TEST_F(MetaTargetCuda, AttentionTakesItsWorkspace) {
   struct Shape {
-    std::int64_t batch, tokens, heads, kv_heads, head_dim;
+    std::int64_t batch, tokens, heads, kv_heads, head_dim, window = 0;
   };
   for (const Shape& shape :
-       {Shape{1, 4096, 16, 16, 128}, Shape{8, 4096, 16, 16, 128}, Shape{1, 32768, 16, 16, 128},
-        Shape{8, 4096, 32, 8, 128}, Shape{16, 2048, 16, 16, 64}, Shape{2, 768, 8, 2, 64}}) {
+       {Shape{1, 4096, 16, 16, 128}, Shape{1, 4096, 16, 16, 128, 1024}, Shape{2, 4096, 32, 8, 128, 512},
+        Shape{8, 4096, 16, 16, 128}, Shape{1, 32768, 16, 16, 128}, Shape{8, 4096, 32, 8, 128},
+        Shape{16, 2048, 16, 16, 64}, Shape{2, 768, 8, 2, 64}}) {
     const auto heads = [&](c10::Device device, std::int64_t count) {
       return bf16({shape.batch, shape.tokens, count, shape.head_dim}, device).transpose(1, 2);
     };
-    expect_same(fmt::format("{} x {} tokens, {} heads of {}, {} of keys", shape.batch, shape.tokens,
-                            shape.heads, shape.head_dim, shape.kv_heads),
+    expect_same(fmt::format("{} x {} tokens, {} heads of {}, {} of keys, window {}", shape.batch,
+                            shape.tokens, shape.heads, shape.head_dim, shape.kv_heads, shape.window),
                 [&](c10::Device device) {
                   const at::Tensor query = heads(device, shape.heads), key = heads(device, shape.kv_heads),
                                    value = heads(device, shape.kv_heads), grad = heads(device, shape.heads);
                   constexpr auto kBackend = AttentionBackend::Default;
-                  const auto [out, lse] = attention_with_lse(query, key, value, true, 0.1, kBackend);
-                  attention_backward(grad, query, key, value, out, lse, true, 0.1, kBackend);
+                  const auto [out, lse] =
+                      attention_with_lse(query, key, value, true, 0.1, shape.window, kBackend);
+                  attention_backward(grad, query, key, value, out, lse, true, 0.1, shape.window, kBackend);
                 });
   }
 }
@@ -92,7 +94,7 @@ TEST_F(MetaTargetCuda, AttentionCopiesAQueryThatLiesAmongOthers) {
   expect_same("one matrix for queries, keys and values", [&](c10::Device device) {
     const at::Tensor packed = bf16({16, 1024, 3, 16, 64}, device);
     const auto part = [&](std::int64_t which) { return packed.select(2, which).transpose(1, 2); };
-    attention_with_lse(part(0), part(1), part(2), true, 0.1, AttentionBackend::Default);
+    attention_with_lse(part(0), part(1), part(2), true, 0.1, 0, AttentionBackend::Default);
   });
 }
 

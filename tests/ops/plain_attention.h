@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 namespace snug::testing {
@@ -13,6 +14,7 @@ namespace snug::testing {
 struct AttentionCase {
   std::int64_t batch, heads, kv_heads, tokens, key_tokens, head_dim;
   bool causal;
+  std::int64_t window = 0;
 };
 
 // out, then the gradients of query, key and value.
@@ -44,14 +46,19 @@ AttentionResults run(const AttentionInputs& in, Function&& function) {
   return grads;
 }
 
+// True where a query sees a key; undefined where all see all.
+inline std::optional<at::Tensor> visible(const AttentionCase& s, at::Device device = at::kCPU) {
+  if (!s.causal) return std::nullopt;
+  const at::Tensor past = at::ones({s.tokens, s.key_tokens}, at::dtype(at::kBool).device(device)).tril();
+  return s.window == 0 ? past : past.triu(1 - s.window);
+}
+
 inline at::Tensor plain_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                                  bool causal) {
+                                  const AttentionCase& shape) {
   auto group = query.size(1) / key.size(1);
   auto scores = query.matmul(key.repeat_interleave(group, 1).transpose(2, 3)) / std::sqrt(query.size(3));
-  if (causal) {
-    auto future = at::ones({query.size(2), key.size(2)}, at::kBool).triu(1);
-    scores = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
-  }
+  if (const auto seen = visible(shape))
+    scores = scores.masked_fill(seen->logical_not(), -std::numeric_limits<double>::infinity());
   return scores.softmax(-1).matmul(value.repeat_interleave(group, 1));
 }
 
