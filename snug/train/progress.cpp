@@ -1,11 +1,15 @@
 #include "snug/train/progress.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
+#include <vector>
 
 #include "snug/base/bytes.h"
 
@@ -27,6 +31,20 @@ std::string peak_text(const StepMetrics& metrics, const ProgressOptions& options
   if (!options.budget_bytes) return peak;
   const double part = static_cast<double>(metrics.peak_bytes) / static_cast<double>(*options.budget_bytes);
   return fmt::format("{} ({:.0f} % of budget)", peak, 100 * part);
+}
+
+// Of a step, in the order in which they are shown.
+constexpr std::size_t kNorm = 2, kSpeed = 3, kMilliseconds = 4, kPeak = 5, kLeft = 6;
+using Parts = std::array<std::string, 6>;
+
+Parts parts_of(const StepMetrics& metrics, const ProgressOptions& options) {
+  const auto tokens_per_second = static_cast<std::uint64_t>(std::llround(metrics.tokens_per_second));
+  return {fmt::format("step {}/{}", metrics.step, options.steps),
+          fmt::format("loss {:.3f}", metrics.loss),
+          fmt::format("norm {:.2f}", metrics.gradient_norm),
+          grouped(tokens_per_second) + " tok/s",
+          format_seconds(metrics.seconds),
+          peak_text(metrics, options)};
 }
 
 }  // namespace
@@ -54,15 +72,7 @@ void Progress::show(const StepMetrics& metrics) {
 
 void Progress::draw_bar(const StepMetrics& metrics) {
   const std::size_t width = width_of(options_.out) - 1;  // a line that wraps could not be drawn over
-  const std::string cells = bar(metrics.step, options_.steps, kBarCells);
-  const double left = metrics.seconds * static_cast<double>(options_.steps - metrics.step);
-  std::string line =
-      fmt::format("{} {} | {} left", cells, step_line(metrics, options_), format_seconds(left));
-  if (line.size() > width) {
-    line = fmt::format("{} step {}/{} | loss {:.3f} | {}", cells, metrics.step, options_.steps, metrics.loss,
-                       peak_text(metrics, options_));
-  }
-  line.resize(std::min(line.size(), width));
+  const std::string line = terminal_line(metrics, options_, width);
   std::fputs(("\r" + line + "\x1b[K").c_str(), options_.out);
   on_bar_ = true;
 }
@@ -78,10 +88,32 @@ std::string step_line(const StepMetrics& metrics, const ProgressOptions& options
   if (metrics.skipped)
     return fmt::format("step {}/{} | skipped: the gradients overflowed at loss scale {}, which is halved",
                        metrics.step, options.steps, metrics.loss_scale.value_or(1));
-  const auto tokens_per_second = static_cast<std::uint64_t>(std::llround(metrics.tokens_per_second));
-  return fmt::format("step {}/{} | loss {:.3f} | norm {:.2f} | {} tok/s | {} | {}", metrics.step,
-                     options.steps, metrics.loss, metrics.gradient_norm, grouped(tokens_per_second),
-                     format_seconds(metrics.seconds), peak_text(metrics, options));
+  return fmt::format("{}", fmt::join(parts_of(metrics, options), " | "));
+}
+
+std::string terminal_line(const StepMetrics& metrics, const ProgressOptions& options, std::size_t width) {
+  const Parts parts = parts_of(metrics, options);
+  const double left = metrics.seconds * static_cast<double>(options.steps - metrics.step);
+  std::vector<std::string> shown(parts.begin(), parts.end());
+  shown.push_back(format_seconds(left) + " left");
+  std::string before = bar(metrics.step, options.steps, kBarCells) + " ";
+  const auto line = [&] {
+    std::vector<std::string> there;
+    std::ranges::copy_if(shown, std::back_inserter(there),
+                         [](const std::string& part) { return !part.empty(); });
+    return fmt::format("{}{}", before, fmt::join(there, " | "));
+  };
+  // What a narrow terminal does without, the least missed first. The peak hardly changes between steps.
+  for (const std::size_t part : {kNorm, kMilliseconds, kPeak}) {
+    if (line().size() <= width) break;
+    shown[part].clear();
+  }
+  if (line().size() > width) before.clear();
+  for (const std::size_t part : {kSpeed, kLeft}) {
+    if (line().size() <= width) break;
+    shown[part].clear();
+  }
+  return line().substr(0, width);
 }
 
 std::string bar(std::int64_t done, std::int64_t total, std::size_t cells) {

@@ -43,6 +43,11 @@ class SNUG_API Progress {
 // "step 12/100 | loss 3.214 | norm 1.02 | 1,234 tok/s | 210 ms | peak 301.2 MiB (98 % of budget)"
 SNUG_API std::string step_line(const StepMetrics& metrics, const ProgressOptions& options);
 
+// The same behind a bar and before the time that is left, in at most so many columns: a narrow terminal
+// does without the norm, the step's time, the peak, the bar, in this order; loss, speed and time left stay.
+SNUG_API std::string terminal_line(const StepMetrics& metrics, const ProgressOptions& options,
+                                   std::size_t width);
+
 // "[####------]": as many cells as asked for, the brackets not counted.
 SNUG_API std::string bar(std::int64_t done, std::int64_t total, std::size_t cells);
 

@@ -42,6 +42,22 @@ TEST(Progress, ALineHasEverythingThatUsersWatch) {
             "step 12/100 | loss 3.214 | norm 1.02 | 1,234 tok/s | 210 ms | peak 294.0 MiB (98 % of budget)");
 }
 
+TEST(Progress, ANarrowTerminalKeepsLossSpeedAndTimeLeft) {
+  const ProgressOptions options{.steps = 100, .budget_bytes = 300_MiB};
+  const auto line = [&](std::size_t width) { return terminal_line(kMetrics, options, width); };
+  EXPECT_EQ(line(200),
+            "[##------------------] step 12/100 | loss 3.214 | norm 1.02 | 1,234 tok/s | 210 ms | "
+            "peak 294.0 MiB (98 % of budget) | 18.5 s left");
+  EXPECT_EQ(line(112),
+            "[##------------------] step 12/100 | loss 3.214 | 1,234 tok/s | 210 ms | "
+            "peak 294.0 MiB (98 % of budget) | 18.5 s left");
+  EXPECT_EQ(line(79), "[##------------------] step 12/100 | loss 3.214 | 1,234 tok/s | 18.5 s left");
+  EXPECT_EQ(line(60), "step 12/100 | loss 3.214 | 1,234 tok/s | 18.5 s left");
+  EXPECT_EQ(line(40), "step 12/100 | loss 3.214 | 18.5 s left");
+  EXPECT_EQ(line(30), "step 12/100 | loss 3.214");
+  for (std::size_t width = 0; width < 150; ++width) EXPECT_LE(line(width).size(), width);
+}
+
 TEST(Progress, WithoutATerminalTheFirstAndTheLastStepAreLines) {
   const std::string text = shown({1, 2, 3});
   EXPECT_NE(text.find("step 1/3"), std::string::npos);
