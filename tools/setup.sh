@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what building snug needs and is not there: Debian packages by apt, and torch 2.11 in a private environment.
+# Installs what building snug needs and is not there: Debian packages by apt, and torch 2.11 in an environment of its own.
 # Says in one line what is missing when it may not install. Prints nothing when everything is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -57,15 +57,18 @@ fi
 found=$(python_torch python3)
 if [ -n "$found" ] && is_2_11 "$found"; then choose "$found"; fi
 
-venv=.venv
-if [ ! -x $venv/bin/python ]; then
-  if ! python3 -m venv $venv 2>/dev/null; then
-    rm -rf $venv
+# Outside of the clone: what is installed from here goes on finding it, and the next clone has nothing to download.
+venv=${XDG_DATA_HOME:-${HOME:-$PWD}/.local/share}/snug/torch-2.11
+mkdir -p "$venv" 2>/dev/null || die "cannot write $venv, where torch 2.11 is to go: set XDG_DATA_HOME, or SNUG_TORCH to a torch that is there"
+exec 9>"$venv/lock" && flock 9  # another clone may be at it
+if [ ! -x "$venv/bin/python" ]; then
+  if ! python3 -m venv "$venv" 2>/dev/null; then
+    rm -rf "$venv/bin"  # a half-made one would pass for whole the next time
     sudo=""; [ "$(id -u)" -eq 0 ] || sudo="sudo -n"
     say "installing python3-venv"
     $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null 2>&1 ||
       die "python3 cannot make a virtual environment; please run: sudo apt-get install python3-venv"
-    python3 -m venv $venv
+    python3 -m venv "$venv"
   fi
 fi
 # A CPU build needs three wheels of 543 MB; torch's own list of dependencies is 2.7 GB, and needed only with nvcc.
@@ -76,11 +79,11 @@ else
   wheels=(--no-deps torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
   whole=torch/version.py
 fi
-found=$(python_torch $venv/bin/python)
+found=$(python_torch "$venv/bin/python")
 if [ -z "$found" ] || [ ! -e "$found/../$whole" ]; then
   say "downloading torch 2.11.0 into $venv (once)"
-  $venv/bin/python -m pip install --quiet --disable-pip-version-check "${wheels[@]}" || die "pip could not install torch==2.11.0"
-  found=$(python_torch $venv/bin/python)
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${wheels[@]}" || die "pip could not install torch==2.11.0"
+  found=$(python_torch "$venv/bin/python")
 fi
 is_2_11 "$found" || die "torch 2.11 is needed, $found holds '$(version_of "$found")'"
 choose "$found"
