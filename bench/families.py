@@ -24,6 +24,7 @@ import time
 
 os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # read when torch is imported
 GIB, STEPS, FIRST = 2**30, 10, 4
+LATER = GIB // 4  # kernels that CUDA loads while a step runs, about
 
 
 def gpt2(width, layers, heads):
@@ -89,6 +90,7 @@ def peer(options, name, batch, length, who, *flags):
     command = [options.python, __file__, options.snug, "--device", options.device, "--as-peer", json.dumps([name, batch, length, who, *flags])]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if done.returncode != 0:
+        print(f"{who} failed on {name}, {batch} x {length} {flags}: {(done.stderr.strip().splitlines() or ['no word'])[-1]}", file=sys.stderr, flush=True)
         return {}
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -103,6 +105,9 @@ def as_peer(device, name, batch, length, who, passes=1, recompute=False, most_by
         from liger_kernel.transformers import AutoLigerKernelForCausalLM, _apply_liger_kernel
         _apply_liger_kernel(config.model_type)
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    if most_bytes and device == "cuda":  # so that the allocator gives back what it caches before it takes more than that
+        free, total = torch.cuda.mem_get_info()
+        torch.cuda.set_per_process_memory_fraction(max(0, most_bytes - (total - free) - LATER) / total)
     torch.manual_seed(0)
     with torch.device(device):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
@@ -147,12 +152,11 @@ def as_peer(device, name, batch, length, who, passes=1, recompute=False, most_by
             (run(input_ids=part, labels=part).loss / passes).backward()
         optimizer.step()
 
-    found = {}
-    for states, kind in ("exact", Masters if dtype == torch.bfloat16 else Same), ("bf16", Same):
-        if dtype == torch.float32 and states != "exact":
-            continue
+    def run_steps(kind):
+        """Seconds of every step, none when memory was not enough, and bytes."""
+        seconds = []
         try:
-            optimizer, seconds = kind(), []
+            optimizer = kind()
             for _ in range(STEPS):
                 synchronize()
                 begin = time.perf_counter()
@@ -160,34 +164,41 @@ def as_peer(device, name, batch, length, who, passes=1, recompute=False, most_by
                 synchronize()
                 seconds.append(time.perf_counter() - begin)
         except torch.OutOfMemoryError:
-            continue
+            return [], 0
         if device == "cuda":
             free, total = torch.cuda.mem_get_info()
-            used = total - free
-        else:
-            used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        if most_bytes is None or used <= most_bytes:
+            return seconds, total - free
+        return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    found = {}
+    for states, kind in ("exact", Masters if dtype == torch.bfloat16 else Same), ("bf16", Same):
+        if dtype == torch.float32 and states != "exact":
+            continue
+        seconds, used = run_steps(kind)
+        if seconds and (most_bytes is None or used <= most_bytes):
             found[states] = dict(rate=batch * length / statistics.median(seconds[FIRST:]), bytes=used, flags=f"{passes} passes{', recomputed' if recompute else ''}")
-        del optimizer
-        model.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)  # also after out of memory, when nothing else holds the step's tensors any more
         if device == "cuda":
             torch.cuda.empty_cache()
     print(json.dumps(found))
 
 
 def best_within(options, name, batch, length, who, most_bytes):
-    """The fastest of a few micro-batches, with blocks recomputed and without."""
-    found = {}
+    """The fastest micro-batches, with blocks recomputed and without: more passes are tried until they are slower."""
+    best = {}
     for recompute in (False, True):
+        before = {}
         for passes in (1, 2, 4, 8):
             if batch % passes:
                 continue
-            for states, one in peer(options, name, batch, length, who, passes, recompute, most_bytes).items():
-                if states not in found or one["rate"] > found[states]["rate"]:
-                    found[states] = one
-            if found and recompute:
-                break  # more passes are slower
-    return found
+            found = peer(options, name, batch, length, who, passes, recompute, most_bytes)
+            for states, one in found.items():
+                if states not in best or one["rate"] > best[states]["rate"]:
+                    best[states] = one
+            if before and all(one["rate"] < before.get(states, one)["rate"] for states, one in found.items()) and len(found) == len(before):
+                break
+            before = found
+    return best
 
 
 def gib(value):
@@ -218,7 +229,7 @@ def row(options, name, length):
         return
     rate = (first["rate"] + again["rate"]) / 2
     best = max(peers, key=lambda who: peers[who]["rate"], default=None)
-    others = "; ".join(f"{who} {one['rate']:,.0f} ({gib(one['bytes'])})" for who, one in peers.items())
+    others = "; ".join(f"{who} {one['rate']:,.0f} ({gib(one['bytes'])}{', ' + one['flags'] if options.half else ''})" for who, one in peers.items())
     ratio = f"{rate / peers[best]['rate']:.3f} of {best}" if best else "no peer ran"
     off = f", predicted {100 * first['off']:+.3f} %" if "off" in first else ""
     print(f"| {name} | {batch} x {length} | {rate:,.0f} ({first['rate']:,.0f}, {again['rate']:,.0f}) | {gib(first['bytes'])} GiB{off} | "
