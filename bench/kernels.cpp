@@ -2,8 +2,8 @@
 //
 //   CUDA_INJECTION64_PATH=libkernels.so KERNELS_SECONDS=2 KERNELS_FILE=kernels.txt build/bin/snug train ...
 //
-// Of the last KERNELS_SECONDS (default 1) before the program's last kernel: how much of it no kernel ran, and
-// what ran, by name: share, milliseconds, calls, microseconds of one.
+// Of the last KERNELS_SECONDS (default 1) before the program's last kernel ended: how much of it no kernel
+// ran, and what ran, copies too, by name: share, milliseconds, calls, microseconds of one.
 #include <cupti.h>
 #include <cxxabi.h>
 
@@ -22,10 +22,12 @@ namespace {
 struct Run {
   std::uint64_t begin, end;
   std::uint32_t name;
+  bool is_kernel;
 };
 
 struct Seen {
   std::mutex mutex;
+  std::size_t lost = 0;  // records for which CUPTI had no room
   std::vector<Run> runs;
   std::map<std::string, std::uint32_t> numbers;
 };
@@ -35,12 +37,20 @@ Seen& seen() {
   return all;
 }
 
-void note(std::uint64_t begin, std::uint64_t end, const std::string& name) {
+bool succeeded(CUptiResult result, const char* what) {
+  if (result == CUPTI_SUCCESS) return true;
+  const char* text = nullptr;
+  cuptiGetResultString(result, &text);
+  std::fprintf(stderr, "kernels: %s: %s\n", what, text ? text : "failed");
+  return false;
+}
+
+void note(std::uint64_t begin, std::uint64_t end, const std::string& name, bool is_kernel = false) {
   Seen& all = seen();
   const std::lock_guard lock(all.mutex);
   const auto number =
       all.numbers.try_emplace(name, static_cast<std::uint32_t>(all.numbers.size())).first->second;
-  all.runs.push_back({begin, end, number});
+  all.runs.push_back({begin, end, number, is_kernel});
 }
 
 std::string readable(const char* name) {
@@ -56,12 +66,18 @@ void CUPTIAPI give_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t*
   *most = 0;
 }
 
-void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, std::size_t valid) {
+void CUPTIAPI take_buffer(CUcontext context, std::uint32_t stream, std::uint8_t* buffer, std::size_t,
+                          std::size_t valid) {
+  std::size_t lost = 0;
+  if (succeeded(cuptiActivityGetNumDroppedRecords(context, stream, &lost), "records lost") && lost > 0) {
+    const std::lock_guard lock(seen().mutex);
+    seen().lost += lost;
+  }
   CUpti_Activity* record = nullptr;
   while (cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS) {
     if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
       const auto* const kernel = reinterpret_cast<const CUpti_ActivityKernel9*>(record);
-      note(kernel->start, kernel->end, kernel->name);
+      note(kernel->start, kernel->end, kernel->name, /*is_kernel=*/true);
     } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
       const auto* const copy = reinterpret_cast<const CUpti_ActivityMemcpy5*>(record);
       const bool is_inside = copy->copyKind == CUPTI_ACTIVITY_MEMCPY_KIND_DTOD;
@@ -79,15 +95,21 @@ void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::s
 }
 
 void print() {
-  cuptiActivityFlushAll(1);
+  succeeded(cuptiActivityFlushAll(1), "the last records");
   Seen& all = seen();
   const std::lock_guard lock(all.mutex);
-  if (all.runs.empty()) return;
+  if (all.lost > 0) std::fprintf(stderr, "kernels: %zu records are lost\n", all.lost);
+  std::uint64_t last = 0;
+  for (const Run& run : all.runs)
+    if (run.is_kernel) last = std::max(last, run.end);
+  if (last == 0) {
+    std::fprintf(stderr, "kernels: no kernel ran\n");
+    return;
+  }
   std::ranges::sort(all.runs, {}, &Run::begin);
   const char* const seconds = std::getenv("KERNELS_SECONDS");
-  const std::uint64_t last = std::ranges::max(all.runs, {}, &Run::end).end;
-  const std::uint64_t first = std::max(
-      all.runs.front().begin, last - static_cast<std::uint64_t>(1e9 * (seconds ? std::atof(seconds) : 1)));
+  const auto most = static_cast<std::uint64_t>(1e9 * (seconds ? std::atof(seconds) : 1));
+  const std::uint64_t first = std::max(all.runs.front().begin, last - std::min(last, most));
   std::uint64_t busy = 0, until = first;
   struct Sum {
     std::uint64_t time = 0, calls = 0;
@@ -95,21 +117,26 @@ void print() {
   };
   std::vector<Sum> sums(all.numbers.size());
   for (const Run& run : all.runs) {
-    if (run.begin < first) continue;
-    sums[run.name].time += run.end - run.begin;
+    const std::uint64_t begin = std::max(run.begin, first), end = std::min(run.end, last);
+    if (begin >= end) continue;
+    sums[run.name].time += end - begin;
     ++sums[run.name].calls;
     sums[run.name].name = run.name;
-    busy += std::max(run.end, until) - std::max(run.begin, until);
-    until = std::max(run.end, until);
+    if (!run.is_kernel || end <= until) continue;
+    busy += end - std::max(begin, until);
+    until = end;
   }
   std::vector<const std::string*> names(sums.size());
   for (const auto& [name, number] : all.numbers) names[number] = &name;
   std::ranges::sort(sums, std::greater(), &Sum::time);
   const char* const path = std::getenv("KERNELS_FILE");
   std::FILE* const file = path ? std::fopen(path, "w") : stderr;
-  if (!file) return;
+  if (!file) {
+    std::fprintf(stderr, "kernels: cannot write %s\n", path);
+    return;
+  }
   const auto span = static_cast<double>(last - first);
-  std::fprintf(file, "%.1f ms, of which nothing ran in %.1f %%\n", span * 1e-6,
+  std::fprintf(file, "%.1f ms, of which no kernel ran in %.1f %%\n", span * 1e-6,
                100 * (1 - static_cast<double>(busy) / span));
   for (const Sum& sum : sums)
     if (sum.calls > 0)
@@ -125,10 +152,10 @@ void print() {
 
 // What CUDA calls when it has loaded this.
 extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
-  cuptiActivityRegisterCallbacks(give_buffer, take_buffer);
+  bool works = succeeded(cuptiActivityRegisterCallbacks(give_buffer, take_buffer), "buffers");
   for (const CUpti_ActivityKind kind :
        {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET})
-    cuptiActivityEnable(kind);
-  std::atexit(print);
+    works = works && succeeded(cuptiActivityEnable(kind), "recording");
+  if (works) std::atexit(print);
   return 1;
 }
