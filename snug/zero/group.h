@@ -71,7 +71,8 @@ class SNUG_API Group {
   // This rank fails: the others end with it. Whether it is this rank's to say.
   virtual bool report(const std::string& cause);
 
-  virtual std::string carrier() const = 0;  // its name, for people; empty: nothing is carried
+  virtual std::string carrier() const = 0;                  // its name, for people; empty: nothing is carried
+  virtual std::uint64_t device_bytes() const { return 0; }  // what it took of the device's memory to carry
 
  protected:
   Group(int rank, int size) : rank_(rank), size_(size) {}

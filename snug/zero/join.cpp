@@ -34,6 +34,21 @@ void let_others_look() {
   std::this_thread::sleep_for(10 * kPause);
 }
 
+// Until all of these are in the store, or somebody has failed.
+template <class IsHopeless>
+void wait_for(c10d::Store& store, const Place& place, const std::vector<std::string>& keys,
+              std::chrono::milliseconds timeout, const IsHopeless& is_hopeless) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  while (!store.check(keys)) {
+    if (const auto failure = find_failure(store, place.rank)) {
+      if (place.rank == 0) let_others_look();
+      throw RankFailure(failure->text, failure->is_mine);
+    }
+    is_hopeless(std::chrono::steady_clock::now() > until);
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 void wait_for_all(c10d::Store& store, const Place& place, std::chrono::milliseconds timeout) {
   constexpr const char* kTwice = "twice";
   if (store.add(here(place.rank), 1) > 1) {
@@ -45,26 +60,17 @@ void wait_for_all(c10d::Store& store, const Place& place, std::chrono::milliseco
         " ranks, another one of ", size, ": all need the same WORLD_SIZE");
   std::vector<std::string> all;
   for (int rank = 0; rank < place.size; ++rank) all.push_back(here(rank));
-  const auto until = std::chrono::steady_clock::now() + timeout;
-  const auto stay = [&] {
-    if (place.rank == 0) let_others_look();
-  };
-  while (!store.check(all)) {
-    if (const auto failure = find_failure(store, place.rank)) {
-      stay();
-      throw RankFailure(failure->text, failure->is_mine);
-    }
+  wait_for(store, place, all, timeout, [&](bool is_late) {
     if (store.check({kTwice})) {
       const std::string twice = store.get_to_str(kTwice);
-      stay();
+      if (place.rank == 0) let_others_look();
       throw RankFailure(concat("rank ", twice, " is there twice"), /*is_to_be_said=*/false);
     }
-    if (std::chrono::steady_clock::now() > until)
+    if (is_late)
       throw RankFailure(concat("of ", place.size, " ranks, ", missing_of(store, place.size),
                                " did not come within ", timeout.count() / 1000.0, " s"),
                         /*is_to_be_said=*/place.rank == 0);
-    std::this_thread::sleep_for(kPause);
-  }
+  });
 }
 
 // Of each machine the first rank that does not hold the store.
@@ -99,12 +105,38 @@ bool takes_nccl(const Place& place, const std::vector<std::string>& gpus, Backen
   return why_not.empty();
 }
 
-bool takes_nccl_for_all(c10d::Store& store, const Place& place, c10::Device device, Backend backend) {
-  const auto key = [](int rank) { return concat("backend/", rank); };
-  store.set(key(place.rank), Json{{"backend", name(backend)}, {"gpu", nccl_name_of(device)}}.dump());
+// Where this rank fails, the others wait for it: it writes down why.
+template <class Call>
+auto told(c10d::Store& store, const Place& place, const Call& call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    const Failure failure =
+        note_failure(store, place.rank,
+                     concat("rank ", place.rank, " of ", place.size,
+                            " cannot connect to the others: ", text.substr(0, text.find('\n'))),
+                     place.rank);
+    throw RankFailure(failure.text, failure.is_mine);
+  }
+}
+
+bool takes_nccl_for_all(c10d::Store& store, const Place& place, c10::Device device,
+                        const JoinOptions& options) {
+  const std::string gpu = told(store, place, [&] { return nccl_name_of(device); });
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < place.size; ++rank) keys.push_back(concat("backend/", rank));
+  store.set(keys[static_cast<std::size_t>(place.rank)],
+            Json{{"backend", name(options.backend)}, {"gpu", gpu}}.dump());
+  wait_for(store, place, keys, options.timeout, [&](bool is_late) {
+    if (is_late)
+      throw RankFailure(concat("not all of ", place.size, " ranks have said within ",
+                               options.timeout.count() / 1000.0, " s which GPU they have"),
+                        /*is_to_be_said=*/place.rank == 0);
+  });
   std::vector<std::string> backends, gpus;
-  for (int rank = 0; rank < place.size; ++rank) {
-    const Json theirs = Json::parse(store.get_to_str(key(rank)));
+  for (const std::vector<std::uint8_t>& text : store.multiGet(keys)) {
+    const Json theirs = Json::parse(text);
     backends.push_back(theirs["backend"]);
     gpus.push_back(theirs["gpu"]);
   }
@@ -112,27 +144,19 @@ bool takes_nccl_for_all(c10d::Store& store, const Place& place, c10::Device devi
   if (other != backends.end())
     refuse(place, concat("ranks do not train the same: backend ", backends[0], " and ", *other,
                          " on ranks 0 and ", other - backends.begin()));
-  return takes_nccl(place, gpus, backend);
+  return takes_nccl(place, gpus, options.backend);
 }
 
 std::shared_ptr<Group> connect(const Place& place, c10::Device device, const JoinOptions& options,
                                const StorePtr& store) {
-  const bool over_nccl = takes_nccl_for_all(*store, place, device, options.backend);
-  try {
+  const bool over_nccl = takes_nccl_for_all(*store, place, device, options);
+  return told(*store, place, [&] {
     const std::string address = address_towards(place.address, place.port);
     const auto gloo = connect_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), place.rank,
                                    place.size, over_nccl ? at::kCPU : device,
                                    {.address = address, .timeout = options.timeout, .delay = options.delay});
     return over_nccl ? connect_nccl(gloo, device, {.address = address, .timeout = options.timeout}) : gloo;
-  } catch (const std::exception& error) {
-    const std::string text = error.what();
-    const Failure failure =
-        note_failure(*store, place.rank,
-                     concat("rank ", place.rank, " of ", place.size,
-                            " cannot connect to the others: ", text.substr(0, text.find('\n'))),
-                     place.rank);
-    throw RankFailure(failure.text, failure.is_mine);
-  }
+  });
 }
 
 // The first place where two of them differ.
@@ -170,7 +194,7 @@ std::shared_ptr<Group> join(const Place& place, c10::Device device, const JoinOp
     const auto alone = imagined_group(0, 1);
     const bool over_nccl =
         options.backend == Backend::Nccl && takes_nccl(place, {nccl_name_of(device)}, options.backend);
-    return over_nccl ? connect_nccl(alone, device) : alone;
+    return over_nccl ? connect_nccl(alone, device, {.timeout = options.timeout}) : alone;
   }
   const StorePtr store = meet(place, options.timeout);
   wait_for_all(*store, place, options.timeout);

@@ -1,6 +1,7 @@
 #include "snug/zero/nccl_group.h"
 
 #include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -74,6 +75,7 @@ class NcclGroup final : public Group {
         stream_(host::make_cuda_stream(device.has_index() ? device.index() : c10::cuda::current_device())) {
     choose_interface(options.address);
     const c10::cuda::CUDAGuard guard(stream_.device_index());
+    const std::size_t free_before = free_bytes();
     ncclUniqueId id{};
     if (rank() == 0) end_call("meeting of ranks over NCCL", ncclGetUniqueId(&id));
     const std::string first =
@@ -85,6 +87,8 @@ class NcclGroup final : public Group {
     end_call("meeting of ranks over NCCL",
              ncclCommInitRankConfig(&communicator_, size(), id, rank(), &config));
     take_memory();
+    const std::size_t free_now = free_bytes();
+    device_bytes_ = free_before > free_now ? free_before - free_now : 0;
   }
 
   ~NcclGroup() override {
@@ -124,7 +128,14 @@ class NcclGroup final : public Group {
     try {
       ask();
     } catch (...) {
-      if (--depth_ == 0 && std::exchange(batch_, nullptr)) end_group();
+      // What was asked for cannot be taken back, and the other ranks would wait for the rest.
+      if (--depth_ == 0 && std::exchange(batch_, nullptr)) {
+        {
+          const std::lock_guard lock(mutex_);
+          call_off(std::current_exception());
+        }
+        end_group();
+      }
       throw;
     }
     if (--depth_ == 0 && batch_) launch();
@@ -143,6 +154,7 @@ class NcclGroup final : public Group {
   }
 
   std::string carrier() const override { return "NCCL"; }
+  std::uint64_t device_bytes() const override { return device_bytes_; }
 
  private:
   struct Part {
@@ -169,13 +181,15 @@ class NcclGroup final : public Group {
       batch_->done.synchronize();
       group_.throw_if_called_off();
     }
-    bool is_done() const override { return batch_->is_launched && batch_->done.query(); }
+    bool is_done() const override { return batch_->is_launched && group_.is_over(*batch_); }
     std::uint64_t number() const override { return number_; }
 
    private:
     void launch() {
-      if (!batch_->is_launched) group_.launch();
       group_.throw_if_called_off();
+      if (batch_->is_launched) return;
+      ensure(group_.batch_ == batch_, "a collective over NCCL that another thread began");
+      group_.launch();
     }
 
     NcclGroup& group_;
@@ -183,18 +197,60 @@ class NcclGroup final : public Group {
     const std::uint64_t number_;
   };
 
-  // Before anybody measures what is free.
+  static std::size_t free_bytes() {
+    std::size_t free = 0, total = 0;
+    C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    return free;
+  }
+
+  // Before anybody measures what is free: NCCL makes its buffers when it first takes a way to do something,
+  // and that depends on the size.
   void take_memory() {
-    const at::Tensor whole =
-        at::zeros({size() + 1}, at::TensorOptions(at::kFloat).device(at::kCUDA, stream_.device_index()));
-    Pieces pieces;
-    for (std::int64_t rank = 0; rank < size(); ++rank) pieces.push_back({rank, 1});
-    const at::Tensor even = whole.narrow(0, 0, size());
-    reduce_scatter(even, pieces, "memory of NCCL")->finish();
-    all_gather(even, pieces, "memory of NCCL")->finish();
-    ++pieces.back().count;
-    reduce_scatter(whole, pieces, "memory of NCCL")->finish();
-    all_gather(whole, pieces, "memory of NCCL")->finish();
+    constexpr std::int64_t kLarge = std::int64_t{1} << 22, kMost = std::int64_t{1} << 28;  // elements
+    for (const std::int64_t each :
+         {std::int64_t{1}, std::max<std::int64_t>(1, std::min(kLarge, kMost / size()))}) {
+      const at::Tensor whole = at::zeros(
+          {size() * each + 1}, at::TensorOptions(at::kFloat).device(at::kCUDA, stream_.device_index()));
+      Pieces pieces;
+      for (std::int64_t rank = 0; rank < size(); ++rank) pieces.push_back({rank * each, each});
+      const at::Tensor even = whole.narrow(0, 0, size() * each);
+      finish_in_time(reduce_scatter(even, pieces, "memory of NCCL"), "first sums");
+      finish_in_time(all_gather(even, pieces, "memory of NCCL"), "first gather");
+      ++pieces.back().count;
+      finish_in_time(reduce_scatter(whole, pieces, "memory of NCCL"), "first sums of uneven pieces");
+      finish_in_time(all_gather(whole, pieces, "memory of NCCL"), "first gather of uneven pieces");
+    }
+    c10::cuda::CUDACachingAllocator::emptyCache();
+  }
+
+  // Ranks that have met may still not reach each other's memory; nobody else watches yet.
+  void finish_in_time(const CollectivePtr& asked, const std::string& what) {
+    constexpr auto kPause = std::chrono::microseconds(50);
+    const auto until = Clock::now() + timeout_;
+    while (!asked->is_done()) {
+      if (Clock::now() > until)
+        give_up(concat("the ", what, " over NCCL did not end within ",
+                       std::chrono::duration<double>(timeout_).count(),
+                       " s: ranks have met, but do not reach each other's GPUs; NCCL_DEBUG=INFO says what it "
+                       "tries, NCCL_P2P_DISABLE=1 goes around direct access between GPUs"));
+      std::this_thread::sleep_for(kPause);
+    }
+    asked->finish();
+  }
+
+  // Done, or failed: of what failed nobody knows more than that.
+  bool is_over(const Batch& batch) {
+    try {
+      if (batch.done.query()) return true;
+    } catch (const std::exception&) {  // the device failed: whoever waits is told by it
+      return true;
+    }
+    const std::lock_guard lock(mutex_);
+    ncclResult_t state = ncclSuccess;
+    if (why_ || is_open_ || !communicator_) return why_ != nullptr;
+    if (ncclCommGetAsyncError(communicator_, &state) == ncclSuccess && !is_wrong(state)) return false;
+    call_off(std::make_exception_ptr(RankFailure(concat("rank ", rank(), ": ", said_of(state)))));
+    return true;
   }
 
   static Part part_of(const at::Tensor& whole, const Piece& piece) {
@@ -246,6 +302,7 @@ class NcclGroup final : public Group {
     asked_.block(stream_);
     const ncclResult_t ended = end_group();
     end_call(what_, is_wrong(begun_) ? begun_ : ended);
+    throw_if_called_off();  // while the group was being ended
     batch->done.record(stream_);
     batch->is_launched = true;
   }
@@ -272,7 +329,19 @@ class NcclGroup final : public Group {
                        std::chrono::duration<double>(timeout_).count(), " s"));
       std::this_thread::sleep_for(kPause);
     }
-    if (result != ncclSuccess) give_up(concat("the ", what, " failed: NCCL: ", ncclGetErrorString(result)));
+    if (result == ncclSuccess) return;
+    std::string text;
+    {
+      const std::lock_guard lock(mutex_);
+      text = said_of(result);
+    }
+    give_up(concat("the ", what, " failed: ", text));
+  }
+
+  // Under the lock.
+  std::string said_of(ncclResult_t result) const {
+    const char* const last = communicator_ ? ncclGetLastError(communicator_) : nullptr;
+    return concat("NCCL: ", ncclGetErrorString(result), last && *last ? concat(": ", last) : "");
   }
 
   [[noreturn]] void give_up(const std::string& text) {
@@ -302,7 +371,7 @@ class NcclGroup final : public Group {
   const std::chrono::milliseconds timeout_;
   const c10::cuda::CUDAStream stream_;
   c10::cuda::CUDAEvent asked_;  // who waits for it waits for what was recorded then, so one is enough
-  std::uint64_t number_ = 0;
+  std::uint64_t number_ = 0, device_bytes_ = 0;
   int depth_ = 0;                 // of together()
   std::shared_ptr<Batch> batch_;  // that is not launched yet; of one thread, as NCCL's groups are
   std::string what_;              // its first

@@ -2,8 +2,8 @@
 //
 // Note [Sums on GPUs]
 // NCCL adds up along its rings: each rank rounds to the tensor's type, in the order in which the ring visits
-// them. That order is the same for the same sizes on the same ranks, so stages that sum at the same moments
-// have the same bits here too, but not those that Gloo has.
+// them. We count on that order being the same for the same sizes on the same ranks, which NCCL does not
+// promise: then stages that sum at the same moments have the same bits here too, but not those that Gloo has.
 #pragma once
 
 #include <c10/core/Device.h>

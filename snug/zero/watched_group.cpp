@@ -88,6 +88,7 @@ class WatchedGroup final : public Group {
 
   void abort(const std::exception_ptr& why) override { group_->abort(why); }
   std::string carrier() const override { return group_->carrier(); }
+  std::uint64_t device_bytes() const override { return group_->device_bytes(); }
 
   bool report(const std::string& cause) override {
     fail_with(concat("rank ", rank(), " failed: ", cause));
