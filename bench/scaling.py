@@ -10,7 +10,7 @@ import sys
 
 SNUG, PARTS = sys.argv[1], sys.argv[2:] or ["steps", "slow", "hybrid", "published"]
 PER_MACHINE = 8
-H100 = {"network_rate": 45e9, "hop_seconds": 9.6e-6, "slowdown": 0.13}  # as plan/hardware_presets and plan/collectives have it
+H100 = {"network_rate": 45e9, "hop_seconds": 14e-6, "slowdown": 0.13}  # as plan/hardware_presets and plan/collectives have it
 
 
 @functools.cache
@@ -71,7 +71,8 @@ def hybrid():
     print("\nllama3-8b, 2 x 8192 tokens per GPU, h100: stage 3 over all, and inside machines\n")
     header("GPUs", "process", "tokens/s per GPU", "inside: process", "over the network, each", "network", "tokens/s per GPU")
     inside = plan("llama3-8b", 8192, 2, PER_MACHINE, "h100", 3)
-    gradients = inside["ranks"]["sent_bytes"] / 3 / (PER_MACHINE - 1) * PER_MACHINE  # stage 3 sends three times the model
+    sent_by_2 = plan("llama3-8b", 8192, 2, PER_MACHINE, "h100", 2)["ranks"]["sent_bytes"]  # gradients and weights, once each
+    gradients = sent_by_2 / 2 / (PER_MACHINE - 1) * PER_MACHINE
     for gpus in (16, 64, 256, 1024):
         over_all = plan("llama3-8b", 8192, 2, gpus, "h100", 3)
         machines = gpus // PER_MACHINE

@@ -62,7 +62,9 @@ struct Flags {
   bool json = false;
   std::int64_t rank_timeout = 120;  // seconds
   zero::Backend backend = zero::Backend::Auto;
-  int ranks_here = 1;  // on this machine; none is given, it is known
+  // Not given, but known among ranks:
+  int ranks_here = 1;  // on this machine
+  std::optional<ChosenHardware> hardware_of_all;
 };
 
 // What a run of this model is called: a preset's name, a folder's, or that of the folder of a config.json.
@@ -141,7 +143,8 @@ std::string decide(const Flags& given, const Flags& flags, TrainConfig& config) 
   std::string text;
   if (!given.budget) text = fmt::format("budget  {}, as this run had it\n", format_bytes(*flags.budget));
   if (take_plan_of_run(given, flags, config)) return text + "plan    as this run had it\n";
-  const ChosenHardware chosen = choose_hardware(flags.hardware, config.device);
+  const ChosenHardware chosen =
+      flags.hardware_of_all ? *flags.hardware_of_all : choose_hardware(flags.hardware, config.device);
   const plan::Decision decision = plan_for_budget(flags.training, chosen.hardware, *flags.budget, config);
   return text + in_short(decision, *config.plan) +
          fmt::format("Planned with the speed of {}\n", chosen.text());
@@ -177,19 +180,35 @@ std::uint64_t part_of_host(zero::Group& group, int ranks_here) {
   return least;
 }
 
-// What ranks plan with must be the same for all: of machines with fewer ranks than others the fewest, and the
-// least of their budgets.
+// What ranks plan with must be the same for all: of machines with fewer ranks than others the fewest, the
+// least of their budgets, the speed of rank 0's machine, and the most that any of them needs to be connected.
 void agree_on_plan(zero::Group& group, Flags& flags) {
-  const Json mine = {{"here", flags.ranks_here}, {"budget", flags.budget.value_or(0)}};
+  Json mine = {{"here", flags.ranks_here},
+               {"budget", flags.budget.value_or(0)},
+               {"device_bytes", group.device_bytes()}};
+  if (group.rank() == 0 && flags.budget) {
+    const ChosenHardware chosen =
+        choose_hardware(flags.hardware, parse_device(flags.training.device, /*must_exist=*/true));
+    mine["hardware"] = plan::to_json(chosen.hardware);
+    mine["file"] = chosen.file;
+    mine["note"] = chosen.note;
+  }
   int fewest = flags.ranks_here;
+  std::uint64_t most = 0;
   const std::vector<std::string> all = group.exchange(mine.dump(), "budgets");
   for (const std::string& text : all) {
     const Json one = Json::parse(text);
     fewest = std::min(fewest, one["here"].get<int>());
+    most = std::max(most, one["device_bytes"].get<std::uint64_t>());
     const auto budget = one["budget"].get<std::uint64_t>();
     if (flags.budget && budget > 0) flags.budget = std::min(*flags.budget, budget);
   }
   if (group.size() > 1) flags.training.ranks_per_machine = fewest;
+  const Json first = Json::parse(all.front());
+  if (!flags.budget || !first.contains("hardware")) return;
+  flags.hardware_of_all = {plan::from_json(first["hardware"], "hardware of rank 0"),
+                           first["file"].get<std::string>(), first["note"].get<std::string>()};
+  flags.hardware_of_all->hardware.outside_bytes += most;
 }
 
 // What was measured is said of the rank that needed most.

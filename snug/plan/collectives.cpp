@@ -7,11 +7,14 @@ namespace snug::plan {
 PeerLinks peer_links_of(const Hardware& hardware) {
   // Gloo on CPUs: a message is some system calls and the waking of a thread at both ends; not measured.
   constexpr double kMessage = 50e-6;
-  PeerLinks peers{.peer_rate = hardware.peer_rate, .network_rate = hardware.network_rate};
+  constexpr double kFastestPci = 64e9;  // above it ranks are joined by NVLink
+  PeerLinks peers{.peer_rate = hardware.peer_rate,
+                  .network_rate = hardware.network_rate,
+                  .ranks_per_network = static_cast<int>(hardware.ranks_per_network)};
   if (hardware.is_gpu) {
     peers.start_seconds = 8.4e-6;
-    peers.peer_hop_seconds = 3.4e-6;
-    peers.network_hop_seconds = 9.6e-6;
+    peers.peer_hop_seconds = hardware.peer_rate > kFastestPci ? 3.4e-6 : 5.7e-6;
+    peers.network_hop_seconds = 14e-6;
     peers.slowdown = 0.13;  // NCCL's kernels on 17 of an H100's 132 multiprocessors: assumed
   } else {
     peers.start_seconds = peers.peer_hop_seconds = peers.network_hop_seconds = kMessage;
@@ -22,8 +25,8 @@ PeerLinks peer_links_of(const Hardware& hardware) {
 double collective_seconds(std::uint64_t bytes, const Ranks& ranks, const PeerLinks& peers) {
   if (ranks.count <= 1) return 0;
   const int machines = ranks.machines();
-  const double rate =
-      machines == 1 ? peers.peer_rate : std::min(peers.peer_rate, ranks.per_machine * peers.network_rate);
+  const int cards = std::max(1, ranks.of_smallest_machine() / peers.ranks_per_network);
+  const double rate = machines == 1 ? peers.peer_rate : std::min(peers.peer_rate, cards * peers.network_rate);
   return peers.start_seconds + (ranks.count - machines) * peers.peer_hop_seconds +
          (machines - 1) * peers.network_hop_seconds + static_cast<double>(sent_bytes(bytes, ranks)) / rate;
 }
@@ -41,13 +44,15 @@ StepCollectives::StepCollectives(const std::vector<Collective>& all, const Ranks
     const bool is_weights = one.what == Collective::What::Weights;
     Amount& amount = one.is_in_each_pass ? (is_weights ? region.weights : region.gradients)
                                          : (is_weights ? region.weights_once : region.gradients_once);
-    amount.bytes += one.bytes;
+    (one.is_second ? amount.second_bytes : amount.bytes) += one.bytes;
   }
   for (Region& region : regions_)
     for (Amount* amount :
          {&region.weights, &region.weights_once, &region.gradients, &region.gradients_once}) {
-      if (amount->bytes > 0) amount->seconds = collective_seconds(amount->bytes, ranks, peers);
-      amount->sent_bytes = plan::sent_bytes(amount->bytes, ranks);
+      for (const std::uint64_t bytes : {amount->bytes, amount->second_bytes}) {
+        if (bytes > 0) amount->seconds += collective_seconds(bytes, ranks, peers);
+        amount->sent_bytes += plan::sent_bytes(bytes, ranks);
+      }
     }
 }
 

@@ -6,11 +6,12 @@
 // Note [What a collective costs]
 // All-gathers and reduce-scatters of n bytes go around a ring: every rank sends and receives
 // n (ranks - 1) / ranks. A ring within a machine has the rate of its GPUs' links. Over several machines there
-// are as many rings as each has network cards, one beside each GPU, and each crosses from machine to machine
-// once: together they have the rate of all of a machine's cards, or that of its GPUs' links if that is less.
-// On top of that each hop has a latency: those of NCCL's own model of rings with large messages
-// (src/graph/tuning.cc: 3.4 us over NVLink, 9.6 us over a network, 8.4 us to begin with). NCCL's kernels hold
-// some of a GPU's multiprocessors meanwhile: see docs/scaling.md for how large that share is taken to be.
+// are as many rings as each has network cards, and each crosses from machine to machine once: together they
+// have the rate of all cards of the machine with the fewest ranks, or that of its GPUs' links if that is
+// less. On top of that each hop has a latency: those of NCCL's own model of rings with large messages
+// (src/graph/tuning.cc of 2.28: 3.4 us over NVLink, 5.7 us over PCI Express, 14 us over a network, 8.4 us to
+// begin with). NCCL's kernels hold some of a GPU's multiprocessors meanwhile: see docs/scaling.md for how
+// large that share is taken to be.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,8 @@ namespace snug::plan {
 // Between ranks.
 struct PeerLinks {
   double peer_rate = 0;  // bytes per second that a rank sends within its machine, while it receives as many
-  double network_rate = 0;  // the same, to other machines
+  double network_rate = 0;  // the same, of a network card
+  int ranks_per_network = 1;
   double start_seconds = 0, peer_hop_seconds = 0, network_hop_seconds = 0;
   double slowdown = 0;  // the share by which computing is slower meanwhile
 };
@@ -61,8 +63,9 @@ class SNUG_API StepCollectives {
   std::uint64_t sent_bytes(double passes) const;
 
  private:
-  struct Amount {  // of a region: asked for together, so each hop's latency is there once
-    std::uint64_t bytes = 0, sent_bytes = 0;
+  struct Amount {  // of a region: asked for together, in one round or two, so each hop's latency is there
+                   // once
+    std::uint64_t bytes = 0, second_bytes = 0, sent_bytes = 0;
     double seconds = 0;
   };
   struct Region {

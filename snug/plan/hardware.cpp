@@ -111,6 +111,7 @@ Json to_json(const Hardware& hardware) {
       {"host_bytes", hardware.host_bytes},
   };
   for (const Rate& rate : kRates) json[rate.key] = hardware.*rate.field;
+  json["ranks_per_network"] = hardware.ranks_per_network;
   for (const Rate& link : kLinks) json[link.key] = hardware.*link.field;
   for (const Rate& rate : kMayBeZero) json[rate.key] = hardware.*rate.field;
   json["operators"] = Json::array();
@@ -135,6 +136,7 @@ Hardware from_json(Json object, const std::string& where) {
   hardware.outside_bytes = read_bytes(json, "outside_bytes", where);
   hardware.host_bytes = read_bytes(json, "host_bytes", where);
   for (const Rate& rate : kRates) hardware.*rate.field = json.required<double>(rate.key);
+  hardware.ranks_per_network = json.required<std::int64_t>("ranks_per_network");
   for (const Rate& link : kLinks) hardware.*link.field = json.required<double>(link.key);
   for (const Rate& rate : kMayBeZero) hardware.*rate.field = json.required<double>(rate.key);
   const Json operators = json.required<Json>("operators");
@@ -153,6 +155,8 @@ void validate(const Hardware& hardware, const std::string& where) {
         hardware.memory_bytes, ", got ", hardware.outside_bytes);
   check(hardware.host_bytes > 0, where, ": host_bytes must be at least 1, got 0");
   for (const Rate& rate : kRates) check_positive(hardware.*rate.field, rate.key, where);
+  check(hardware.ranks_per_network >= 1, where, ": ranks_per_network must be at least 1, got ",
+        hardware.ranks_per_network);
   const bool has_link =
       std::ranges::any_of(kLinks, [&](const Rate& link) { return hardware.*link.field != 0; });
   for (const Rate& link : kLinks) {

@@ -47,9 +47,10 @@ struct Hardware {
   double operation_seconds = 0;  // of every operator, however small
   double adam_rate = 0;          // parameters of an AdamW step in fp32 on the host, all its cores at work
   // Bytes that one of several ranks sends in a collective while it receives as many: to others of its
-  // machine, and to other machines, where each has a network of its own to use.
+  // machine, and over one of its machine's network cards to other machines.
   double peer_rate = 0;
   double network_rate = 0;
+  std::int64_t ranks_per_network = 1;       // of a machine, that share such a card
   double disk_rate = 0;                     // bytes written in sequence, then read again; 0: not measured
   std::vector<MeasuredOperator> operators;  // of steps at a model's shapes; see MeasuredCosts
 
@@ -59,6 +60,9 @@ struct Hardware {
 // Context, cuBLAS, cuDNN and kernels are loaded as they are first used: 0.75 GiB on an H200 after a step of a
 // Llama-like model; and some.
 inline constexpr std::uint64_t kUsualOutside = 922_MiB;
+// NCCL's buffers, where ranks are planned for that are not here. Not measured: it has one for every channel
+// and way of doing something, together some hundreds of MiB.
+inline constexpr std::uint64_t kUsualNccl = 512_MiB;
 // A plan written by hand, and no plan, say nothing of it.
 inline std::uint64_t outside_or_usual(std::uint64_t planned_bytes) {
   return planned_bytes > 0 ? planned_bytes : kUsualOutside;

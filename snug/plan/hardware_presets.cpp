@@ -31,15 +31,15 @@ constexpr double kDisk = 1.4e9;  // measured on that machine
 
 // Between GPUs. NVLink: 0.8 of a direction, as NCCL's all-gathers and reduce-scatters commonly reach in a
 // machine of eight. PCI Express without access from GPU to GPU: through the host's memory, about half of the
-// link. Networks: 0.9 of a card of 400 Gb/s per GPU, of 200 Gb/s with A100s; of one that the 8 GPUs of a
-// machine share, of 100 Gb/s in clouds, of 10 Gb/s in an office. None of these was measured here.
+// link. Networks: 0.9 of a card of 400 Gb/s per GPU, of 200 Gb/s with A100s; of one that up to 8
+// GPUs of a machine share, of 100 Gb/s in clouds, of 10 Gb/s in an office. None of these was measured here.
 constexpr double kNvlink4 = 0.8 * 450e9;
 constexpr double kNvlink3 = 0.8 * 300e9;
 constexpr double kPcie4Peer = 12e9;
 constexpr double kNetwork400 = 0.9 * 50e9;
 constexpr double kNetwork200 = 0.9 * 25e9;
-constexpr double kSharedNetwork100 = 0.9 * 12.5e9 / 8;
-constexpr double kSharedNetwork10 = 0.9 * 1.25e9 / 8;
+constexpr double kNetwork100 = 0.9 * 12.5e9;
+constexpr double kNetwork10 = 0.9 * 1.25e9;
 
 constexpr std::uint64_t gib(double count) {
   return static_cast<std::uint64_t>(count * static_cast<double>(1_GiB));
@@ -56,6 +56,7 @@ struct DataSheet {
   double host_gib;  // of a usual machine around it; the H200's was measured
   double adam;
   double peer, network;
+  std::int64_t ranks_per_network = 1;
 };
 
 constexpr DataSheet kDataSheets[] = {
@@ -73,13 +74,13 @@ constexpr DataSheet kDataSheets[] = {
      kNetwork200},
     // NVIDIA Ada whitepaper: 24 GB, 1008 GB/s, 165.2 and 82.6 TFLOP/s
     {"rtx4090", 23.6, 165.2e12, 82.6e12, 1.008e12, kAttentionShareAmpere, kPcie4, 62, kAdamDesktop,
-     kPcie4Peer, kSharedNetwork10},
+     kPcie4Peer, kNetwork10, 8},
     // NVIDIA GA102 whitepaper: 24 GB, 936 GB/s, 71 and 35.6 TFLOP/s
     {"rtx3090", 23.6, 71e12, 35.6e12, 936e9, kAttentionShareAmpere, kPcie4, 62, kAdamDesktop, kPcie4Peer,
-     kSharedNetwork10},
+     kNetwork10, 8},
     // NVIDIA L4 data sheet: 24 GB, 300 GB/s, 242 (half of it without sparsity) and 30.3 TFLOP/s
     {"l4", 22.0, 121e12, 30.3e12, 300e9, kAttentionShareAmpere, kPcie4, 62, kAdamDesktop, kPcie4Peer,
-     kSharedNetwork100},
+     kNetwork100, 8},
 };
 
 Hardware from_data_sheet(const DataSheet& sheet) {
@@ -101,6 +102,7 @@ Hardware from_data_sheet(const DataSheet& sheet) {
       .adam_rate = sheet.adam,
       .peer_rate = sheet.peer,
       .network_rate = sheet.network,
+      .ranks_per_network = sheet.ranks_per_network,
       .disk_rate = kDisk,
   };
 }
@@ -118,7 +120,8 @@ Hardware modest_cpu() {
       .operation_seconds = kLaunchSeconds,
       .adam_rate = 0.28e9,
       .peer_rate = 1e9,
-      .network_rate = kSharedNetwork10,
+      .network_rate = kNetwork10,
+      .ranks_per_network = 8,
       .disk_rate = 0.5e9,
   };
 }

@@ -50,6 +50,7 @@ struct Ranks {
   int per_machine = 1;  // the last machine may have fewer
 
   int machines() const { return (count + per_machine - 1) / per_machine; }
+  int of_smallest_machine() const { return count - per_machine * (machines() - 1); }
 };
 
 struct SNUG_API Setting {
@@ -69,6 +70,7 @@ struct Collective {
   // Weights for its forward and its backward; else once a step: for the first forward, after the last
   // backward.
   bool is_in_each_pass = true;
+  bool is_second = false;  // asked for when the first of what it is of is done; else all at once
 };
 
 // What waits on the host between steps; each update brings it to the device and back.

@@ -336,18 +336,37 @@ Choice StepModel::measure(std::size_t number, const std::vector<Profile>& profil
   choice.forward_seconds *= calls_per_pass;
   choice.backward_seconds *= calls_per_pass;
   if (links_.are_there()) add_streamed(region.name, choice);
-  add_collectives(region.name, choice);
+  add_collectives(region, choice);
   return choice;
 }
 
+namespace {
+
 // A region takes as long as computing, slowed down by what ranks do beside it, or as long as that takes.
-void StepModel::add_collectives(const std::string& region, Choice& choice) const {
-  const auto [forward, backward] = collectives_.in_each_pass(region);
-  const auto [first, last] = step_passes_ > 1 ? StepCollectives::Beside() : collectives_.once(region);
+double beside(double computing, double collectives, double slowdown) {
+  return std::max(computing + slowdown * std::min(collectives, computing), collectives);
+}
+
+// What beside() was given, or as much as can be known: all computing that hides behind collectives is alike.
+double computing_of(double seconds, double collectives, double slowdown) {
+  return seconds >= (1 + slowdown) * collectives ? seconds - slowdown * collectives
+                                                 : seconds / (1 + slowdown);
+}
+
+}  // namespace
+
+// Passes that differ each have a region of this name: a collective is of one of them.
+double StepModel::share_of_passes(const Region& region) const {
+  return std::min(1.0, static_cast<double>(region.calls.size()) / static_cast<double>(passes_.size()));
+}
+
+void StepModel::add_collectives(const Region& region, Choice& choice) const {
+  const double share = share_of_passes(region);
+  const auto [forward, backward] = collectives_.in_each_pass(region.name);
+  const auto [first, last] = step_passes_ > 1 ? StepCollectives::Beside() : collectives_.once(region.name);
   const auto lengthen = [&](double& seconds, double collectives) {
-    const double computing = seconds;
-    const double slowed = computing + links_.peers.slowdown * std::min(collectives, computing);
-    seconds = std::max(slowed, collectives);
+    const double computing =
+        std::exchange(seconds, beside(seconds, share * collectives, links_.peers.slowdown));
     choice.ranks_seconds += seconds - computing;
   };
   lengthen(choice.forward_seconds, forward + first);
@@ -469,8 +488,11 @@ double StepModel::seconds_alone() const {
     const Choice& any = problem_.regions[i]->front();
     const auto [first, last] = collectives_.once(regions_[i].name);
     const auto [forward, backward] = collectives_.in_each_pass(regions_[i].name);
-    seconds += std::max(0.0, forward + first - any.forward_seconds) +
-               std::max(0.0, backward + last - any.backward_seconds);
+    const auto longer = [&, share = share_of_passes(regions_[i])](double now, double each, double once) {
+      const double slowdown = links_.peers.slowdown, computing = computing_of(now, share * each, slowdown);
+      return share * (beside(computing / share, each + once, slowdown) - now / share);
+    };
+    seconds += longer(any.forward_seconds, forward, first) + longer(any.backward_seconds, backward, last);
   }
   return seconds;
 }

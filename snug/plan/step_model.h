@@ -84,7 +84,8 @@ class SNUG_API StepModel {
   void build_problem();
   void share_seconds();
   void add_streamed(const std::string& region, Choice& choice) const;
-  void add_collectives(const std::string& region, Choice& choice) const;
+  double share_of_passes(const Region& region) const;
+  void add_collectives(const Region& region, Choice& choice) const;
   double seconds_alone() const;        // of a step's collectives, beside nothing
   double backward_seconds() const;     // of the last pass, without what is recomputed
   double forward_seconds() const;      // of the first pass

@@ -123,9 +123,9 @@ plan::Streamed streamed(const TrainingSetup& setup, const TrainConfig& config) {
   if (setup.sharding) {
     using What = plan::Collective::What;
     streamed.ranks = config.all_ranks();
-    for (const auto& [region, is_of_weights, is_in_each_pass, bytes] : setup.sharding->traffic())
+    for (const auto& [region, is_of_weights, is_in_each_pass, bytes, is_second] : setup.sharding->traffic())
       streamed.collectives.push_back(
-          {region, is_of_weights ? What::Weights : What::Gradients, bytes, is_in_each_pass});
+          {region, is_of_weights ? What::Weights : What::Gradients, bytes, is_in_each_pass, is_second});
   }
   if (!setup.there) return streamed;
   streamed.bytes += setup.there->bytes();

@@ -232,7 +232,7 @@ std::vector<Sharding::Traffic> Sharding::traffic() const {
       const auto of_gradients = static_cast<std::uint64_t>(shared->elements) *
                                 c10::elementSize(first.grad_dtype().value_or(first.scalar_type()));
       traffic.push_back({name, false, is_in_each_pass, of_gradients});
-      if (options_.stage == 0) traffic.push_back({name, false, false, of_gradients});
+      if (options_.stage == 0) traffic.push_back({name, false, false, of_gradients, /*is_second=*/true});
     }
   return traffic;
 }

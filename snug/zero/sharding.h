@@ -127,6 +127,7 @@ class SNUG_API Sharding final : private hooks::RegionListener {
     bool is_of_weights;  // gathered; else gradients, added up
     bool is_in_each_pass;
     std::uint64_t bytes;
+    bool is_second = false;  // asked for when the first of the region's gradients is done
   };
   std::vector<Traffic> traffic() const;
 

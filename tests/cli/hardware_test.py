@@ -7,7 +7,7 @@ from command import STEP, CommandTest
 HARDWARE = {"name": "mine", "is_gpu": False, "is_estimate": True, "memory_bytes": 2**33, "outside_bytes": 0,
             "host_bytes": 2**33, "matmul_flops_fp32": 1e11, "matmul_flops_bf16": 1e11, "attention_flops": 1e11,
             "memory_rate": 1e10, "adam_rate": 1e9, "peer_rate": 1e9,
-            "network_rate": 1e9, "to_host_rate": 0.0, "to_device_rate": 0.0, "both_ways_rate": 0.0,
+            "network_rate": 1e9, "ranks_per_network": 1, "to_host_rate": 0.0, "to_device_rate": 0.0, "both_ways_rate": 0.0,
             "copy_slowdown": 0.0, "operation_seconds": 1e-6, "disk_rate": 0.0, "operators": []}
 PLAN = ("plan", *STEP, "--hardware", "hardware.json")
 
@@ -45,7 +45,7 @@ class HardwareFiles(CommandTest):
         for key, value in [*((rate, value) for rate in rates for value in (0, -1.5)), ("memory_bytes", 0),
                            ("memory_bytes", -1), ("memory_bytes", 1.5), ("outside_bytes", -1), ("outside_bytes", 2**33),
                            ("to_host_rate", -1), ("to_device_rate", -1), ("operation_seconds", -1e-6),
-                           ("both_ways_rate", -1), ("copy_slowdown", -0.1), ("disk_rate", -1), ("host_bytes", 0),
+                           ("both_ways_rate", -1), ("ranks_per_network", 0), ("ranks_per_network", 1.5), ("copy_slowdown", -0.1), ("disk_rate", -1), ("host_bytes", 0),
                            ("memory_rate", "fast"), ("memory_rate", None), ("name", 1), ("name", ""), ("is_gpu", 1)]:
             with self.subTest(key=key, value=value):
                 self.write_hardware(**{key: value})

@@ -8,7 +8,7 @@ from command import STEP, CommandTest
 TINY = ("probe", "--device", "cpu", "--model", "tiny")
 PROBE = (*TINY, "--no-disk")
 FIELDS = {"name", "is_gpu", "is_estimate", "memory_bytes", "outside_bytes", "host_bytes", "matmul_flops_fp32",
-          "matmul_flops_bf16", "attention_flops", "memory_rate", "adam_rate", "peer_rate", "network_rate", "to_host_rate", "to_device_rate",
+          "matmul_flops_bf16", "attention_flops", "memory_rate", "adam_rate", "peer_rate", "network_rate", "ranks_per_network", "to_host_rate", "to_device_rate",
           "both_ways_rate", "copy_slowdown", "operation_seconds", "disk_rate", "operators"}
 
 

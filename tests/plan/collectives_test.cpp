@@ -31,6 +31,23 @@ TEST(CollectiveSeconds, MachinesAreJoinedByAllOfTheirNetworks) {
       << "the ranks' own links are the slower ones";
 }
 
+TEST(CollectiveSeconds, CardsThatRanksShareAreFewerAndTheSmallestMachineHasTheFewest) {
+  const PeerLinks shared{.peer_rate = 100, .network_rate = 10, .ranks_per_network = 4};
+  EXPECT_EQ(collective_seconds(1600, {.count = 16, .per_machine = 8}, shared), 1500 / 20.0);
+  EXPECT_EQ(collective_seconds(1600, {.count = 16, .per_machine = 2}, shared), 1500 / 10.0)
+      << "one card at least";
+  EXPECT_EQ(collective_seconds(2000, {.count = 20, .per_machine = 8}, shared), 1900 / 10.0)
+      << "the last machine has 4 ranks, so one card";
+}
+
+TEST(CollectiveSeconds, GpusOverPciExpressHaveLongerHopsThanOverNvlink) {
+  const PeerLinks nvlink = peer_links_of(preset("h100")), pci = peer_links_of(preset("rtx4090"));
+  EXPECT_LT(nvlink.peer_hop_seconds, pci.peer_hop_seconds);
+  EXPECT_EQ(nvlink.network_hop_seconds, pci.network_hop_seconds);
+  EXPECT_EQ(nvlink.ranks_per_network, 1);
+  EXPECT_EQ(pci.ranks_per_network, 8);
+}
+
 TEST(CollectiveSeconds, EveryHopTakesItsTime) {
   const PeerLinks slow{.peer_rate = 1,
                        .network_rate = 1,
@@ -99,6 +116,15 @@ TEST(StepCollectives, WhatARegionAsksForTogetherHasEachHopsLatencyOnce) {
   EXPECT_EQ(step({{"layer", What::Gradients, 4, true}}), 1000 + 10 + 2);
   EXPECT_EQ(step({{"layer", What::Gradients, 4, true}, {"layer", What::Gradients, 6, true}}), 1000 + 10 + 5);
   EXPECT_EQ(step({{"layer", What::Gradients, 4, true}, {"next", What::Gradients, 6, true}}), 2 * 1010 + 5);
+}
+
+TEST(StepCollectives, WhatIsAskedForAfterTheFirstRoundHasItsOwnLatencies) {
+  const PeerLinks slow{.peer_rate = 1, .start_seconds = 1000, .peer_hop_seconds = 10};
+  const StepCollectives stage_0(
+      {{"layer", What::Gradients, 4, false}, {"layer", What::Gradients, 4, false, /*is_second=*/true}},
+      {.count = 2, .per_machine = 2}, slow);
+  EXPECT_EQ(stage_0.seconds(1), 2 * (1000 + 10 + 2));
+  EXPECT_EQ(stage_0.sent_bytes(3), 4u);
 }
 
 Streamed ranks_of(const Sketch& sketch, int stage, std::uint64_t bytes) {

@@ -60,6 +60,7 @@ Hardware uneven() {
       .adam_rate = 1e9 / 3,
       .peer_rate = 1e11 / 3,
       .network_rate = 1e10 / 7,
+      .ranks_per_network = 3,
       .disk_rate = 1e9 / 7,
       .operators = {{{.name = "aten::mm", .flops = 1e12 / 3, .bytes = 12, .low_precision = true}, 1e-3 / 7},
                     {{.name = "attention", .flops = 2, .is_attention = true}, 1}}};
