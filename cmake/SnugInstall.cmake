@@ -9,7 +9,9 @@ install(EXPORT snugCore NAMESPACE snug:: DESTINATION ${package_folder} FILE snug
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/hardware DESTINATION ${CMAKE_INSTALL_DATADIR}/snug)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/snug DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 if(SNUG_HAS_TORCH)
-  cmake_path(GET SNUG_NCCL_LIBRARY PARENT_PATH nccl_folder)  # empty without NCCL
+  if(SNUG_HAS_NCCL)
+    cmake_path(GET SNUG_NCCL_LIBRARY PARENT_PATH nccl_folder)
+  endif()
   set_target_properties(snug PROPERTIES INSTALL_RPATH "$ORIGIN;${SNUG_TORCH}/lib;${nccl_folder}")
   install(TARGETS snug snug_torch EXPORT snugTorch LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   if(TARGET snug_cli)
