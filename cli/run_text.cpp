@@ -10,6 +10,7 @@
 #include "snug/report/text.h"
 #include "snug/trace/category_json.h"
 #include "snug/train/progress.h"
+#include "snug/zero/group.h"
 
 namespace snug::cli {
 

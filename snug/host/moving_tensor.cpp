@@ -21,14 +21,12 @@ constexpr std::int64_t kNotSent = -1;
 class OnHost final : public Source {
  public:
   OnHost(at::Tensor host, Link* link) : host_(std::move(host)), link_(link) {}
-  CopyPtr fetch(const c10::Storage& memory, const CopyPtr& after, const CopyPtr& since) override {
+  CopyPtr fetch(void* memory, const CopyPtr& after, const CopyPtr& since) override {
     if (!link_) return nullptr;
-    return link_->copy_to_device(memory.mutable_data(), host_.const_data_ptr(), memory.nbytes(), after,
-                                 since);
+    return link_->copy_to_device(memory, host_.const_data_ptr(), host_.nbytes(), after, since);
   }
-  CopyPtr send(const c10::Storage& memory) override {
-    return link_ ? link_->copy_to_host(memory.data(), host_.mutable_data_ptr(), memory.nbytes(), nullptr)
-                 : nullptr;
+  CopyPtr send(const void* memory) override {
+    return link_ ? link_->copy_to_host(memory, host_.mutable_data_ptr(), host_.nbytes(), nullptr) : nullptr;
   }
   CopyPtr mark() override { return link_ ? link_->mark() : nullptr; }
 
@@ -122,7 +120,7 @@ void MovingTensor::fetch(bool is_ready) {
     if (const at::Tensor tensor = tensor_.lock(); tensor.defined()) set_storage(tensor, away_);
   }
   if (!is_owed_ || !is_ready) return;
-  fetched_ = source_->fetch(contents_, written_, mark_);
+  fetched_ = source_->fetch(contents_.mutable_data(), written_, mark_);
   is_owed_ = false;
   mark_ = nullptr;
 }
@@ -152,7 +150,7 @@ void MovingTensor::send() {
   const at::Tensor tensor = tensor_.lock();
   if (options_.before_send && tensor.defined()) options_.before_send(tensor);
   version_ = kNotSent;  // until it is
-  written_ = source_->send(contents_);
+  written_ = source_->send(contents_.data());
   is_sent_ = true;
   version_ = version();
 }
@@ -210,6 +208,16 @@ void MovingTensor::write(const std::function<void()>& fill) {
   fill();
   send();
   drop();
+}
+
+CopyPtr MovingTensor::fetch_into(void* memory, const CopyPtr& since) {
+  return fetched_ = source_->fetch(memory, written_, since);
+}
+
+CopyPtr MovingTensor::send_from(const void* memory) {
+  if (const at::Tensor tensor = tensor_.lock(); options_.before_send && tensor.defined())
+    options_.before_send(tensor);
+  return written_ = source_->send(memory);
 }
 
 void MovingTensor::finish() {

@@ -49,9 +49,12 @@ class MovingTensor {
   // written to it goes where it waits. For those on the host.
   void show_host();
   void write(const std::function<void()>& fill);  // on the device, then to the host
-  void finish();                                  // the host waits: it may read and write host()
-  void bring_back() noexcept;                     // for good, if the tensor is still used
-  void note_update();                             // of the source: what is here is old, for autograd too
+  // While it is away: its contents to other memory of the device, taken at `since`, and from there.
+  CopyPtr fetch_into(void* memory, const CopyPtr& since);
+  CopyPtr send_from(const void* memory);
+  void finish();               // the host waits: it may read and write host()
+  void bring_back() noexcept;  // for good, if the tensor is still used
+  void note_update();          // of the source: what is here is old, for autograd too
 
   bool is_used() const { return tensor_.lock().defined(); }  // by anybody else
   bool has_alias() const;                                    // that would see its memory go

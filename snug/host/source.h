@@ -1,8 +1,6 @@
 // Where a tensor's contents are while it has no memory: on the host, or with other ranks.
 #pragma once
 
-#include <c10/core/Storage.h>
-
 #include "snug/host/copy.h"
 
 namespace snug::host {
@@ -11,9 +9,9 @@ class Source {
  public:
   virtual ~Source() = default;
   // Fills memory that was taken at `since`, a mark(), after `after`. Null: there is nothing to wait for.
-  virtual CopyPtr fetch(const c10::Storage& memory, const CopyPtr& after, const CopyPtr& since) = 0;
+  virtual CopyPtr fetch(void* memory, const CopyPtr& after, const CopyPtr& since) = 0;
   // What is in the memory is what is fetched from now on. Null as above.
-  virtual CopyPtr send(const c10::Storage& memory) = 0;
+  virtual CopyPtr send(const void* memory) = 0;
   virtual CopyPtr mark() { return nullptr; }  // see Link
 };
 

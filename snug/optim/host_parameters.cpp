@@ -29,6 +29,11 @@ std::string why_away(const std::string& region) {
                 "\" runs. Between steps read and write it through the optimizer's weight().");
 }
 
+std::string why_piece_away(const std::string& region) {
+  return concat("this rank's piece of a weight of region \"", region,
+                "\" is on the host: between steps read and write it through the optimizer's weight().");
+}
+
 template <class Map>
 auto* find(const Map& map, const at::Tensor& parameter) {
   const auto found = map.find(parameter.unsafeGetTensorImpl());
@@ -38,11 +43,13 @@ auto* find(const Map& map, const at::Tensor& parameter) {
 }  // namespace
 
 HostParameters::HostParameters(c10::Device device, std::shared_ptr<host::Store> store,
-                               const HostShares& shares)
+                               const HostShares& shares, MovedBy moved_by)
     : device_(hooks::with_index(device)), store_(std::move(store)), shares_(shares) {
   host::check_share_on_host(shares.weights, "weights");
   host::check_share_on_host(shares.gradients, "gradients");
   host::check_store(store_, device_);
+  hooks::RegionListener& listener = *this;
+  if (moved_by == MovedBy::Regions) guard_.emplace(listener);
 }
 
 HostParameters::~HostParameters() {
@@ -52,6 +59,7 @@ HostParameters::~HostParameters() {
       } catch (const std::exception& error) {
         TORCH_WARN("a copy of a gradient failed: ", error.what());
       }
+    if (!guard_) continue;
     for (const auto& weight : region.weights) weight->bring_back();
   }
 }
@@ -61,6 +69,7 @@ void HostParameters::add(std::string_view name, at::TensorList parameters) {
   const at::NoGradGuard no_grad;
   const hooks::RegionId id = hooks::region_id(name);
   hooks::bind_parameters(id, parameters);
+  ensure(guard_.has_value(), "parameters that nobody moves");
   if (regions_.empty() || regions_.back().id != id) {
     check(place_of(id) == kNowhere, "region \"", name, "\" was added before, and others since");
     regions_.push_back({.id = id, .load = {.region = std::string(name)}});
@@ -75,11 +84,27 @@ void HostParameters::add(std::string_view name, at::TensorList parameters) {
     if (parameter.numel() < host::kFewElements) continue;
     if (is_chosen(shares_.gradients, place) && parameter.requires_grad())
       take_gradient(regions_.back(), parameter);
-    if (is_chosen(shares_.weights, place)) take_weight(regions_.back(), parameter);
+    if (is_chosen(shares_.weights, place))
+      take_weight(regions_.back(), parameter, why_away(std::string(name)));
   }
 }
 
-void HostParameters::take_weight(Region& region, const at::Tensor& parameter) {
+void HostParameters::add_pieces(std::string_view name, const std::vector<Piece>& pieces) {
+  const std::lock_guard lock(mutex_);
+  const at::NoGradGuard no_grad;
+  ensure(!guard_, "pieces of parameters that regions move");
+  const hooks::RegionId id = hooks::region_id(name);
+  if (place_of(id) == kNowhere) regions_.push_back({.id = id, .load = {.region = std::string(name)}});
+  const std::size_t place = place_of(id);
+  for (const auto& [piece, may_leave, has_gradient] : pieces) {
+    if (piece.numel() < host::kFewElements) continue;
+    if (has_gradient && is_chosen(shares_.gradients, place)) take_gradient(regions_[place], piece);
+    if (may_leave && is_chosen(shares_.weights, place))
+      take_weight(regions_[place], piece, why_piece_away(std::string(name)));
+  }
+}
+
+void HostParameters::take_weight(Region& region, const at::Tensor& parameter, const std::string& why_away) {
   check(parameter.is_contiguous() && host::fills_its_storage(parameter),
         "a weight that is to leave for the host must have its memory for itself: ", parameter.sizes(),
         " of region \"", region.load.region, "\" is a view");
@@ -90,10 +115,9 @@ void HostParameters::take_weight(Region& region, const at::Tensor& parameter) {
       if (told.before_write) told.before_write(weight);
   };
   region.weights.push_back(std::make_unique<host::MovingTensor>(
-      parameter, host, link,
-      host::MovingTensorOptions{why_away(region.load.region), hooks::announce_parameter, before_send}));
+      parameter, host, link, host::MovingTensorOptions{why_away, hooks::announce_parameter, before_send}));
   region.weights.back()->drop();
-  moving_.add(place_of(region.id), region.weights.back().get());
+  if (guard_) moving_.add(place_of(region.id), region.weights.back().get());
   weights_[parameter.unsafeGetTensorImpl()] = region.weights.back().get();
   region.load.weight_bytes += parameter.nbytes();
   bytes_ += host::host_bytes(host);
@@ -138,12 +162,45 @@ void HostParameters::write(const at::Tensor& parameter, const std::function<void
   weight ? weight->write(fill) : fill();
 }
 
+host::CopyPtr HostParameters::fetch_weight(const at::Tensor& piece, void* memory,
+                                           const host::CopyPtr& since) {
+  return find(weights_, piece)->fetch_into(memory, since);
+}
+
+host::CopyPtr HostParameters::send_weight(const at::Tensor& piece, const void* memory) {
+  return find(weights_, piece)->send_from(memory);
+}
+
+host::CopyPtr HostParameters::mark() const {
+  return store_ ? store_->link().mark() : nullptr;
+}
+
+void HostParameters::fetch_gradient(const at::Tensor& piece) {
+  const std::lock_guard lock(mutex_);
+  if (HostGradient* const gradient = find(gradients_, piece)) gradient->fetch();
+}
+
+void HostParameters::use_gradient(const at::Tensor& piece) {
+  const std::lock_guard lock(mutex_);
+  if (HostGradient* const gradient = find(gradients_, piece)) gradient->use();
+}
+
+void HostParameters::leave_gradients() {
+  const std::lock_guard lock(mutex_);
+  leave_all_but(kNowhere);
+}
+
+void HostParameters::leave_all_but(std::size_t place) {
+  for (std::size_t i = 0; i < regions_.size(); ++i)
+    if (i != place)
+      for (const auto& gradient : regions_[i].gradients) gradient->leave();
+}
+
 void HostParameters::before_update() {
   const std::lock_guard lock(mutex_);
   throw_failed();
   moving_.drop_all();
-  for (Region& region : regions_)
-    for (const auto& gradient : region.gradients) gradient->leave();
+  leave_all_but(kNowhere);
 }
 
 void HostParameters::finish_gradients() {
@@ -262,20 +319,32 @@ void HostParameters::after_backward(hooks::RegionId id) {
   const hooks::AsideScope aside;
   const at::NoGradGuard no_grad;
   moving_.end_backward(place);
-  for (std::size_t i = 0; i < regions_.size(); ++i)
-    if (i != place)
-      for (const auto& gradient : regions_[i].gradients) gradient->leave();
+  leave_all_but(place);
+  std::vector<HostGradient*> gradients;
+  for (const auto& gradient : regions_[place].gradients) gradients.push_back(gradient.get());
+  send(gradients);
+}
+
+void HostParameters::send_gradients(at::TensorList pieces) {
+  const std::lock_guard lock(mutex_);
+  std::vector<HostGradient*> gradients;
+  for (const at::Tensor& piece : pieces)
+    if (HostGradient* const gradient = find(gradients_, piece)) gradients.push_back(gradient);
+  send(gradients);
+}
+
+void HostParameters::send(const std::vector<HostGradient*>& gradients) {
   for (const auto& [owner, told] : told_)
-    if (told.before_send) told.before_send(id);
+    if (told.before_send) told.before_send();
   std::vector<HostGradient*> sent;
-  std::vector<at::Tensor> gradients;
-  for (const auto& gradient : regions_[place].gradients) {
+  std::vector<at::Tensor> what;
+  for (HostGradient* const gradient : gradients) {
     if (!gradient->send()) continue;
-    sent.push_back(gradient.get());
-    gradients.push_back(gradient->sent());
+    sent.push_back(gradient);
+    what.push_back(gradient->sent());
   }
   if (sent.empty()) return;
-  std::vector<at::Tensor> norms = at::_foreach_norm(gradients, 2, at::kFloat);
+  std::vector<at::Tensor> norms = at::_foreach_norm(what, 2, at::kFloat);
   for (std::size_t i = 0; i < sent.size(); ++i) sent[i]->set_norm(std::move(norms[i]));
 }
 

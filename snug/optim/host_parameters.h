@@ -16,6 +16,11 @@
 // What is away throws if somebody asks for its contents, and names its region. A grad() that somebody else
 // clears meanwhile is gone, as it should be; what somebody writes to a weight or adds to a gradient while it
 // is on the device goes to the host with it.
+//
+// Note [Pieces]
+// Of a weight that ranks share out the host has this rank's piece (zero/sharding.h). It never comes to the
+// device by itself: it is copied to its place in the whole weight, which is then gathered. Its gradient comes
+// while the ranks sum what a pass made, has that added, and is sent when the next region's was summed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,6 +31,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -50,17 +56,41 @@ struct HostShares {
   double weights = 0, gradients = 0;
 };
 
+// Who says when they come and go: regions as they run, or whoever has added them: see Note [Pieces].
+enum class MovedBy { Regions, Owner };
+
 class SNUG_API HostParameters final : private hooks::RegionListener {
  public:
   // On Meta there is no store: nothing is copied.
-  HostParameters(c10::Device device, std::shared_ptr<host::Store> store, const HostShares& shares);
-  // Brings back the weights of parameters that are still used; gradients that are on the host go with it.
+  HostParameters(c10::Device device, std::shared_ptr<host::Store> store, const HostShares& shares,
+                 MovedBy moved_by = MovedBy::Regions);
+  // Brings back the weights of parameters that are still used, but no pieces; gradients that are on the host
+  // go with it.
   ~HostParameters() override;
 
   // The parameters of the next region in the order of the forward, or more of the last one's; none if they
   // are to stay, as those must that several regions read. Small ones stay anyway.
   void add(std::string_view region, at::TensorList parameters);
 
+  // For an owner: pieces of the next region, or more of one.
+  struct Piece {
+    at::Tensor tensor;
+    bool has_weight, has_gradient;  // that may leave
+  };
+  void add_pieces(std::string_view region, const std::vector<Piece>& pieces);
+  // Of a piece whose weight is here: to memory of the device that was taken at `since`, and from there.
+  host::CopyPtr fetch_weight(const at::Tensor& piece, void* memory, const host::CopyPtr& since);
+  host::CopyPtr send_weight(const at::Tensor& piece, const void* memory);
+  host::CopyPtr mark() const;  // see Link
+  // Of a piece whose gradient is here, in this order: its memory is taken and a copy asked for, if there is a
+  // sum; grad() is that sum; what grad() is now is sent, after whoever uses it at once was told; the memory
+  // of all that was sent goes.
+  void fetch_gradient(const at::Tensor& piece);
+  void use_gradient(const at::Tensor& piece);
+  void send_gradients(at::TensorList pieces);
+  void leave_gradients();
+
+  const HostShares& shares() const { return shares_; }
   bool has_weight(const at::Tensor& parameter) const;
   bool has_gradient(const at::Tensor& parameter) const;  // a home for one
   std::uint64_t bytes() const { return bytes_; }         // on the host
@@ -91,13 +121,14 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   struct Told {
     // Of a region's weights; whether the host has them. `wait`: the host waits until it has.
     std::function<bool(hooks::RegionId, bool wait)> before_fetch;
-    std::function<void(hooks::RegionId)> before_send;  // of its gradients, when its backward ended
+    std::function<void()> before_send;  // of a region's gradients, when its backward ended
     std::function<void(const at::Tensor&)>
         before_write;  // of a parameter, on the device, to home_of_weight()
   };
   Told& told(const void* owner);
   void tell_no_more(const void* owner);
-  bool has_region(hooks::RegionId region) const { return place_of(region) != kNowhere; }
+  // Whether it tells of this region's weights.
+  bool has_region(hooks::RegionId region) const { return guard_ && place_of(region) != kNowhere; }
   void note_update(const at::Tensor& parameter);  // of a weight on the host: what is on the device is old
 
  private:
@@ -117,8 +148,10 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   void before_replay(hooks::RegionId id, at::TensorList parameters) override;
 
   std::size_t place_of(hooks::RegionId id) const;
-  void take_weight(Region& region, const at::Tensor& parameter);
+  void take_weight(Region& region, const at::Tensor& parameter, const std::string& why_away);
   void take_gradient(Region& region, const at::Tensor& parameter);
+  void leave_all_but(std::size_t place);  // gradients
+  void send(const std::vector<HostGradient*>& gradients);
   bool tell_before_fetch(std::size_t place, bool wait) const;
 
   const c10::Device device_;
@@ -131,9 +164,9 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   std::unordered_map<const c10::TensorImpl*, host::MovingTensor*> weights_;
   std::unordered_map<const c10::TensorImpl*, HostGradient*> gradients_;
   std::uint64_t bytes_ = 0;
-  std::exception_ptr failed_;                   // where nobody may throw: for the next place that may
-  std::unordered_map<const void*, Told> told_;  // by owner
-  hooks::RegionListenerGuard guard_{*this};
+  std::exception_ptr failed_;                        // where nobody may throw: for the next place that may
+  std::unordered_map<const void*, Told> told_;       // by owner
+  std::optional<hooks::RegionListenerGuard> guard_;  // none: an owner moves them
 };
 
 }  // namespace snug::optim

@@ -67,7 +67,7 @@ void Optimizer::listen(UpdateTime update) {
   const auto is_told = [this](hooks::RegionId region) { return there_ && there_->has_region(region); };
   if (update == UpdateTime::InBackward) {
     in_backward_ = std::make_unique<InBackward>(parameters_, is_told, [this] { wait_for_backward(); });
-    if (there_) there_->told(this).before_send = [this](hooks::RegionId) { in_backward_->take_complete(); };
+    if (there_) there_->told(this).before_send = [this] { in_backward_->take_complete(); };
   }
   if (update == UpdateTime::BeforeForward && host_) {
     deferred_ = std::make_unique<Deferred>(host_->stream_beside(), is_told);

@@ -179,9 +179,10 @@ void check_ranks(const TrainConfig& config) {
   if (!config.zero_stage) return;
   check(*config.zero_stage >= 0 && *config.zero_stage <= 3, "`zero_stage` must be 0, 1, 2 or 3, got ",
         *config.zero_stage);
-  check(config.gradients_on_host == 0 && config.weights_on_host == 0,
-        "gradients and weights that ranks share out stay on the device: leave out `gradients_on_host` and "
-        "`weights_on_host`, or choose a higher `zero_stage`");
+  check(config.gradients_on_host == 0 || *config.zero_stage >= 2,
+        "`gradients_on_host` is of pieces, which `zero_stage` 2 and 3 make; got ", *config.zero_stage);
+  check(config.weights_on_host == 0 || *config.zero_stage == 3,
+        "`weights_on_host` is of pieces, which `zero_stage` 3 makes; got ", *config.zero_stage);
   check(
       config.update != optim::UpdateTime::InBackward || *config.zero_stage > 0,
       "`update` backward uses each gradient as it is summed over the ranks: it needs `zero_stage` 1, 2 or 3");

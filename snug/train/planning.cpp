@@ -85,11 +85,13 @@ std::vector<SharesOnHost> shares_on_host(const TrainConfig& config) {
   std::vector<SharesOnHost> shares{{}};
   if (has_states) shares.insert(shares.end(), {{25}, {50}, {75}, {100}});
   const std::int64_t states = has_states ? 100 : 0;
-  if (config.zero_stage) return shares;  // ranks share the rest out
+  const int stage = config.zero_stage.value_or(3);  // of pieces, as stages 2 and 3 have them
+  if (stage < 2) return shares;
   const bool has_gradients =
       config.accumulation() > 1 || planned_update(config) != optim::UpdateTime::InBackward;
   const std::int64_t gradients = has_gradients ? 100 : 0;
   if (has_gradients) shares.push_back({states, gradients});
+  if (stage < 3) return shares;
   shares.insert(shares.end(), {{states, gradients, 50}, {states, gradients, 100}});
   return shares;
 }

@@ -144,14 +144,15 @@ TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, cons
     there = std::make_shared<optim::HostParameters>(
         device, account.host(),
         optim::HostShares{.weights = share(config.weights_on_host),
-                          .gradients = share(config.gradients_on_host)});
+                          .gradients = share(config.gradients_on_host)},
+        config.zero_stage ? optim::MovedBy::Owner : optim::MovedBy::Regions);
   {
     auto claim = account.claim(Category::Parameter);
     if (config.zero_stage)
       sharding = std::make_shared<zero::Sharding>(
           group ? std::move(group) : zero::imagined_group(config.rank, config.ranks),
-          zero::ShardingOptions{.stage = *config.zero_stage});
-    model = load_model(config, device, there.get(), sharding.get());
+          zero::ShardingOptions{.stage = *config.zero_stage, .there = there});
+    model = load_model(config, device, sharding ? nullptr : there.get(), sharding.get());
   }
   account.adopt(model->parameters(), Category::Parameter);
   if (sharding) sharding->spread();

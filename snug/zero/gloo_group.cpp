@@ -119,9 +119,13 @@ class GlooGroup final : public Group {
     thread_.join();
   }
 
-  CollectivePtr all_gather(const at::Tensor& whole, const Pieces& pieces, const std::string& what) override {
+  CollectivePtr all_gather(const at::Tensor& whole, const Pieces& pieces, const std::string& what,
+                           const host::CopyPtr& piece_comes) override {
     check_given(whole, pieces, what);
-    return push(whole, [=, this] { gather(whole, pieces, "all-gather of " + what); });
+    return push(whole, [=, this] {
+      if (piece_comes) piece_comes->wait();
+      gather(whole, pieces, "all-gather of " + what);
+    });
   }
 
   CollectivePtr reduce_scatter(const at::Tensor& whole, const Pieces& pieces,

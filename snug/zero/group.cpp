@@ -7,7 +7,8 @@ namespace {
 class Imagined final : public Group {
  public:
   Imagined(int rank, int size) : Group(rank, size) {}
-  CollectivePtr all_gather(const at::Tensor& whole, const Pieces&, const std::string& what) override {
+  CollectivePtr all_gather(const at::Tensor& whole, const Pieces&, const std::string& what,
+                           const host::CopyPtr&) override {
     return nothing(whole, what);
   }
   CollectivePtr reduce_scatter(const at::Tensor& whole, const Pieces&, const std::string& what) override {

@@ -54,9 +54,10 @@ class SNUG_API Group {
 
   // Both begin after what the device's current stream was given so far, and nobody touches `whole`, which is
   // contiguous, until the copy that comes back was waited for. `what`: named when it fails.
-  // Each rank's piece goes to all others.
-  virtual CollectivePtr all_gather(const at::Tensor& whole, const Pieces& pieces,
-                                   const std::string& what) = 0;
+  // Each rank's piece goes to all others. `piece_comes`: after this copy, too. Null comes back where there is
+  // nothing else to wait for.
+  virtual CollectivePtr all_gather(const at::Tensor& whole, const Pieces& pieces, const std::string& what,
+                                   const host::CopyPtr& piece_comes = nullptr) = 0;
   // This rank's piece becomes the sum over all ranks. The rest of `whole` is as it was, or anything.
   virtual CollectivePtr reduce_scatter(const at::Tensor& whole, const Pieces& pieces,
                                        const std::string& what) = 0;

@@ -100,7 +100,12 @@ class NcclGroup final : public Group {
     }
   }
 
-  CollectivePtr all_gather(const at::Tensor& whole, const Pieces& pieces, const std::string& what) override {
+  CollectivePtr all_gather(const at::Tensor& whole, const Pieces& pieces, const std::string& what,
+                           const host::CopyPtr& piece_comes) override {
+    if (piece_comes) {
+      const c10::cuda::CUDAStreamGuard guard(stream_);  // so that it is the one that waits
+      piece_comes->wait();
+    }
     return ask(whole, pieces, "all-gather of " + what, [&](const Part& mine, const Part& all) {
       if (are_equal(pieces))
         return ncclAllGather(mine.begin, all.begin, mine.bytes, ncclInt8, communicator_, stream_);

@@ -35,32 +35,52 @@ at::Tensor stretch(const at::Tensor& flat, const Piece& piece) {
   return flat.narrow(0, piece.begin, piece.count);
 }
 
+// Matrices stay matrices: an optimizer may have rules for these.
+at::Tensor trained_as(const at::Tensor& parameter, const at::Tensor& piece) {
+  return parameter.dim() >= 2 ? piece.view({1, -1}) : piece;
+}
+
 // The pieces of a weight that other ranks have.
 class OnRanks final : public host::Source {
  public:
-  OnRanks(Group& group, const at::Tensor& weight, at::Tensor piece, const Pieces& pieces, std::string what)
+  // `piece`: this rank's, [1, n] or [n], on the device or `there`.
+  OnRanks(Group& group, optim::HostParameters* there, const at::Tensor& weight, at::Tensor piece,
+          const Pieces& pieces, std::string what)
       : group_(group),
+        there_(there),
         whole_(memory_of(weight)),
         piece_(std::move(piece)),
         pieces_(pieces),
         what_(std::move(what)) {}
 
-  host::CopyPtr fetch(const c10::Storage&, const host::CopyPtr&, const host::CopyPtr&) override {
+  host::CopyPtr fetch(void*, const host::CopyPtr&, const host::CopyPtr& since) override {
     const at::NoGradGuard no_grad;
-    mine().copy_(piece_);
-    return group_.all_gather(whole_, pieces_, what_);
+    host::CopyPtr came;
+    if (is_there())
+      came = there_->fetch_weight(piece_, mine().mutable_data_ptr(), since);
+    else if (piece_.defined())
+      mine().copy_(piece_);
+    const CollectivePtr gathered = group_.all_gather(whole_, pieces_, what_, came);
+    return gathered ? gathered : came;
   }
-  host::CopyPtr send(const c10::Storage&) override {
+  host::CopyPtr send(const void*) override {
     const at::NoGradGuard no_grad;
-    piece_.copy_(mine());
+    if (is_there()) return there_->send_weight(piece_, mine().const_data_ptr());
+    if (piece_.defined()) piece_.copy_(mine());
     return nullptr;
   }
+  host::CopyPtr mark() override { return is_there() ? there_->mark() : nullptr; }
 
  private:
-  at::Tensor mine() const { return stretch(whole_, pieces_[static_cast<std::size_t>(group_.rank())]); }
+  bool is_there() const { return there_ && there_->has_weight(piece_); }
+  at::Tensor mine() const {
+    return stretch(whole_, pieces_[static_cast<std::size_t>(group_.rank())])
+        .view(piece_.defined() ? piece_.sizes() : at::IntArrayRef{0});
+  }
 
   Group& group_;
-  const at::Tensor whole_, piece_;
+  optim::HostParameters* const there_;  // null: nothing is there
+  const at::Tensor whole_, piece_;      // piece_: undefined where this rank has none
   const Pieces pieces_;
   const std::string what_;
 };
@@ -70,6 +90,12 @@ class OnRanks final : public host::Source {
 Sharding::Sharding(std::shared_ptr<Group> group, const ShardingOptions& options)
     : group_(std::move(group)), options_(options) {
   check(options.stage >= 0 && options.stage <= 3, "the ZeRO stage must be 0, 1, 2 or 3, got ", options.stage);
+  if (!options.there) return;
+  const auto& [weights, gradients] = options.there->shares();
+  check(weights == 0 || options.stage == 3, "weights on the host are pieces, which ZeRO stage 3 makes: got ",
+        options.stage);
+  check(gradients == 0 || options.stage >= 2,
+        "gradients on the host are pieces, which ZeRO stages 2 and 3 make: got ", options.stage);
 }
 
 // Collectives point to what is here.
@@ -105,6 +131,7 @@ void Sharding::add(std::string_view name, at::TensorList parameters) {
     fresh.push_back(parameter);
     sizes.push_back({.elements = parameter.numel(), .kind = kind_of(parameter)});
   }
+  std::vector<optim::HostParameters::Piece> pieces;
   for (const Bucket& bucket : buckets_of(sizes, {.ranks = group_->size(), .small = options_.small})) {
     shared_.push_back(make_shared(bucket, fresh, std::string(name)));
     Shared& shared = *shared_.back();
@@ -116,7 +143,13 @@ void Sharding::add(std::string_view name, at::TensorList parameters) {
     for (const Member& member : shared.members) bound.push_back(member.parameter);
     if (shared.trained.defined()) bound.push_back(shared.trained);
     hooks::bind_parameters(id, bound);
+    if (shared.trained.defined())
+      pieces.push_back({shared.trained, shared.moving != nullptr, shared.has_gradients});
   }
+  if (!options_.there) return;
+  options_.there->add_pieces(name, pieces);
+  for (const SharedPtr& shared : shared_)
+    if (is_there(*shared)) shared->piece.reset();
 }
 
 Sharding::SharedPtr Sharding::make_shared(const Bucket& bucket, const std::vector<at::Tensor>& parameters,
@@ -136,8 +169,11 @@ Sharding::SharedPtr Sharding::make_shared(const Bucket& bucket, const std::vecto
           "a weight that ranks share out must have its memory for itself: ", first.sizes(), " of region \"",
           region, "\" is a view");
     shared->piece = stretch(memory_of(first), mine).clone();
+    if (mine.count > 0) shared->trained = trained_as(first, shared->piece);
     shared->moving = std::make_unique<host::MovingTensor>(
-        first, std::make_unique<OnRanks>(*group_, first, shared->piece, shared->pieces, region),
+        first,
+        std::make_unique<OnRanks>(*group_, options_.there.get(), first, shared->trained, shared->pieces,
+                                  region),
         /*is_sent=*/true,
         host::MovingTensorOptions{
             .why_away = concat("this weight is shared out over the ranks: it is whole while region \"",
@@ -157,7 +193,7 @@ Sharding::SharedPtr Sharding::make_shared(const Bucket& bucket, const std::vecto
     }
     shared->piece = stretch(shared->whole, mine);
   }
-  if (mine.count > 0) shared->trained = first.dim() >= 2 ? shared->piece.view({1, -1}) : shared->piece;
+  if (mine.count > 0 && !shared->moving) shared->trained = trained_as(first, shared->piece);
   return shared;
 }
 
@@ -206,7 +242,7 @@ std::vector<Sharding::Stretch> Sharding::stretches(bool own) const {
         stretch.trained = trained;
         stretch.offset = first - mine.begin;
       }
-      stretch.weights = shared->moving ? shared->piece.narrow(0, first - mine.begin, stretch.count)
+      stretch.weights = shared->moving ? piece_of(*shared).narrow(0, first - mine.begin, stretch.count)
                                        : shared->whole.narrow(0, first, stretch.count);
       stretches.push_back(std::move(stretch));
     }
@@ -261,6 +297,14 @@ std::size_t Sharding::place_of(hooks::RegionId id) const {
 Sharding::Shared* Sharding::find(const at::Tensor& parameter) const {
   const auto found = of_parameter_.find(parameter.unsafeGetTensorImpl());
   return found == of_parameter_.end() ? nullptr : found->second;
+}
+
+bool Sharding::is_there(const Shared& shared) const {
+  return options_.there && options_.there->has_weight(shared.trained);
+}
+
+at::Tensor Sharding::piece_of(const Shared& shared) const {
+  return is_there(shared) ? options_.there->weight(shared.trained).view(-1) : shared.piece;
 }
 
 void Sharding::throw_failed() {
@@ -343,7 +387,7 @@ at::Tensor Sharding::sum(const at::Tensor& numbers, const std::string& what) {
 Sharding::Home Sharding::home_of(const at::Tensor& parameter) const {
   const Shared* const shared = find(parameter);
   if (!shared || !shared->moving) return {parameter, 0};
-  return {shared->piece, shared->pieces[static_cast<std::size_t>(group_->rank())].begin};
+  return {piece_of(*shared), shared->pieces[static_cast<std::size_t>(group_->rank())].begin};
 }
 
 void Sharding::write(const at::Tensor& parameter, const std::function<void()>& fill) {

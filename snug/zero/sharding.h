@@ -26,6 +26,15 @@
 // included, and go when their region ends: host::RegionWeights, with other ranks as the source. What is small
 // stays.
 //
+// This rank's pieces of weights (stage 3) and of gradients (2 and 3) may wait in host memory: `there`. A
+// piece is copied into its place in the whole weight, and gathered from there. The optimizer is given the
+// same:
+//
+//   const auto there = std::make_shared<optim::HostParameters>(device, store, shares, optim::MovedBy::Owner);
+//   zero::Sharding sharding(group, {.stage = 3, .there = there});
+//   ...
+//   AdamW optimizer(sharding.trained(), {.placement = {.on_host = 1, .store = store, .parameters = there}});
+//
 // Every rank runs the same regions in the same order. What a rank's batch does not use of the model others'
 // must not use either.
 #pragma once
@@ -45,6 +54,7 @@
 #include "snug/base/export.h"
 #include "snug/hooks/region.h"
 #include "snug/host/region_weights.h"
+#include "snug/optim/host_parameters.h"
 #include "snug/zero/group.h"
 #include "snug/zero/partition.h"
 
@@ -52,7 +62,8 @@ namespace snug::zero {
 
 struct ShardingOptions {
   int stage = 0;
-  std::int64_t small = 16 * 1024;  // elements: see PartitionOptions
+  std::int64_t small = 16 * 1024;                // elements: see PartitionOptions
+  std::shared_ptr<optim::HostParameters> there;  // that its owner moves; null: pieces are on the device
 };
 
 class SNUG_API Sharding final : private hooks::RegionListener {
@@ -74,7 +85,8 @@ class SNUG_API Sharding final : private hooks::RegionListener {
   void last_pass() { expect_passes(1); }
   void expect_passes(std::int64_t backwards);
   void finish_gradients();
-  // This rank's pieces of the summed gradients: together the ranks have all of them once.
+  // This rank's pieces of the summed gradients, some of them on the host: together the ranks have all of them
+  // once.
   std::vector<at::Tensor> own_gradients() const;
   // Of all of these, of all ranks, which all call it: a number in fp32.
   at::Tensor gradient_norm();
@@ -155,6 +167,9 @@ class SNUG_API Sharding final : private hooks::RegionListener {
   SharedPtr make_shared(const Bucket& bucket, const std::vector<at::Tensor>& parameters,
                         const std::string& region) const;
   Shared* find(const at::Tensor& parameter) const;
+  bool is_there(const Shared& shared) const;  // its piece, on the host
+  at::Tensor piece_of(const Shared& shared) const;
+  at::Tensor own_gradient(const Shared& shared) const;  // undefined where this rank has none
   bool sums_in_backward() const;
   void begin_sum(Shared& shared);
   void spread_sum(Shared& shared);  // in stage 0, where every rank needs all of it

@@ -99,6 +99,7 @@ void Sharding::begin_sum(Shared& shared) {
   for (const Member& member : shared.members) member.parameter.mutable_grad().reset();
   under_way_.push_back(&shared);
   shared.summed = group_->reduce_scatter(shared.gradient, shared.pieces, shared.name);
+  if (options_.there) options_.there->fetch_gradient(shared.trained);
 }
 
 void Sharding::spread_sum(Shared& shared) {
@@ -121,6 +122,7 @@ void Sharding::end_sum(Shared& shared) {
   shared.is_summed = options_.stage == 1;
   const at::Tensor gradient = std::exchange(shared.gradient, {});
   if (!shared.trained.defined()) return;
+  if (options_.there) options_.there->use_gradient(shared.trained);
   const at::Tensor mine =
       gradient_in(gradient, shared.pieces[static_cast<std::size_t>(group_->rank())], shared.trained.sizes());
   at::Tensor& sum = shared.trained.mutable_grad();
@@ -132,7 +134,15 @@ void Sharding::end_sum(Shared& shared) {
 }
 
 void Sharding::end_sums() {
-  for (Shared* const shared : std::exchange(under_way_, {})) end_sum(*shared);
+  const std::vector<Shared*> ended = std::exchange(under_way_, {});
+  if (ended.empty()) return;
+  if (options_.there) options_.there->leave_gradients();
+  std::vector<at::Tensor> sums;
+  for (Shared* const shared : ended) {
+    end_sum(*shared);
+    sums.push_back(shared->trained);
+  }
+  if (options_.there) options_.there->send_gradients(sums);
 }
 
 void Sharding::finish_gradients() {
@@ -151,17 +161,25 @@ void Sharding::finish_gradients() {
     if (options_.stage == 0) spread_sum(*shared);
     end_sums();
   }
+  if (options_.there) options_.there->leave_gradients();
   passes_left_ = 0;
   is_last_pass_ = false;
 }
 
 at::Tensor Sharding::gradient_norm() {
   const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> own = own_gradients();
-  const c10::Device device = shared_.at(0)->piece.device();
-  at::Tensor square = at::zeros({1}, at::TensorOptions(device).dtype(at::kDouble));
+  const std::lock_guard lock(mutex_);
+  std::vector<at::Tensor> own, norms;
+  for (const SharedPtr& shared : shared_)
+    if (options_.there && options_.there->gradient_is_there(shared->trained))
+      norms.push_back(options_.there->gradient_norm(shared->trained));
+    else if (const at::Tensor gradient = own_gradient(*shared); gradient.defined())
+      own.push_back(gradient);
   if (!own.empty())
-    square = at::stack(at::_foreach_norm(own, 2, at::kFloat)).to(at::kDouble).square().sum().view(1);
+    for (at::Tensor& norm : at::_foreach_norm(own, 2, at::kFloat)) norms.push_back(std::move(norm));
+  const c10::Device device = shared_.at(0)->members[0].parameter.device();
+  at::Tensor square = at::zeros({1}, at::TensorOptions(device).dtype(at::kDouble));
+  if (!norms.empty()) square = at::stack(norms).to(at::kDouble).square().sum().view(1);
   return sum(square, "gradient norm")[0].sqrt().to(at::kFloat);
 }
 
@@ -179,22 +197,28 @@ at::Tensor Sharding::clip_grad_norm_(double max_norm) {
 
 std::vector<at::Tensor> Sharding::own_gradients() const {
   const std::lock_guard lock(mutex_);
+  if (options_.there) options_.there->finish_gradients();
   std::vector<at::Tensor> own;
-  for (const SharedPtr& shared : shared_) {
-    const Piece mine = shared->pieces[static_cast<std::size_t>(group_->rank())];
-    if (mine.count == 0) continue;
-    const at::Tensor gradient = options_.stage == 0 && shared->gradient.defined()
-                                    ? shared->gradient.narrow(0, mine.begin, mine.count)
-                                    : shared->trained.grad();
-    if (gradient.defined()) own.push_back(gradient);
-  }
+  for (const SharedPtr& shared : shared_)
+    if (options_.there && options_.there->gradient_is_there(shared->trained))
+      own.push_back(options_.there->home_of_gradient(shared->trained));
+    else if (const at::Tensor gradient = own_gradient(*shared); gradient.defined())
+      own.push_back(gradient);
   return own;
+}
+
+at::Tensor Sharding::own_gradient(const Shared& shared) const {
+  const Piece mine = shared.pieces[static_cast<std::size_t>(group_->rank())];
+  if (mine.count == 0) return {};
+  return options_.stage == 0 && shared.gradient.defined() ? shared.gradient.narrow(0, mine.begin, mine.count)
+                                                          : shared.trained.grad();
 }
 
 void Sharding::zero_grad() {
   const std::lock_guard lock(mutex_);
   for (const SharedPtr& shared : shared_) {
     for (const Member& member : shared->members) member.parameter.mutable_grad().reset();
+    if (options_.there) options_.there->forget_gradient(shared->trained);
     if (shared->trained.defined()) shared->trained.mutable_grad().reset();
     shared->gradient.reset();
     shared->is_summed = false;

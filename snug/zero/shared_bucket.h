@@ -21,7 +21,7 @@ struct Sharding::Shared {
   std::vector<std::size_t> other_places;  // of regions that read it too, if it comes and goes
   bool has_gradients = false;
   at::Tensor whole;                            // all weights; undefined where they come and go
-  at::Tensor piece;                            // this rank's weights, [n]
+  at::Tensor piece;                            // this rank's weights, [n]; undefined where they are `there`
   at::Tensor trained;                          // the same as the optimizer sees them
   std::unique_ptr<host::MovingTensor> moving;  // null: they stay
   bool has_changed = false;                    // and was not gathered since

@@ -71,8 +71,10 @@ class WatchedGroup final : public Group {
     guard_.join();
   }
 
-  CollectivePtr all_gather(const at::Tensor& whole, const Pieces& pieces, const std::string& what) override {
-    return asked("all-gather of " + what, [&] { return group_->all_gather(whole, pieces, what); });
+  CollectivePtr all_gather(const at::Tensor& whole, const Pieces& pieces, const std::string& what,
+                           const host::CopyPtr& piece_comes) override {
+    return asked("all-gather of " + what,
+                 [&] { return group_->all_gather(whole, pieces, what, piece_comes); });
   }
   CollectivePtr reduce_scatter(const at::Tensor& whole, const Pieces& pieces,
                                const std::string& what) override {

@@ -12,6 +12,7 @@ import time
 import unittest
 
 from command import SNUG, CommandTest
+from hardware_test import HARDWARE
 
 MODEL = {"model_type": "llama", "vocab_size": 256, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 2,
          "num_attention_heads": 4, "max_position_embeddings": 128}
@@ -19,6 +20,7 @@ RUN = ("train", "--model", "model.json", "--device", "cpu", "--seq-len", "16", "
 KILLS, STOPS = int(os.environ.get("SNUG_KILLS", "4")), int(os.environ.get("SNUG_STOPS", "1"))
 ALL = os.environ.get("SNUG_ALL_RANKS") == "1"
 TIMEOUT = 10
+ON_HOST = ("--states-on-host", "all", "--gradients-on-host", "all", "--weights-on-host", "all")
 
 
 class Ranks(CommandTest):
@@ -116,6 +118,37 @@ class Stages(Ranks):
                     more = at_once if stage >= from_stage else 0
                     self.assertLess(measured[category], share + more + 64 * 1024, (precision, master, stage, category))
 
+    def test_have_the_same_bits_with_their_pieces_on_the_host(self):
+        gradients = ("--gradients-on-host", "all")
+        half = ("--gradients-on-host", "50%", "--weights-on-host", "50%")
+        cases = itertools.product((1, 2, 3, 4), ("fp32", "bf16", "fp16"), ("0", "0.5"), (1, 2)) if ALL else \
+            ((2, "bf16", "0.5", 2), (3, "fp16", "0.5", 1), (2, "fp32", "0", 1))
+        for number, (ranks, precision, clip, passes) in enumerate(cases):
+            flags = ("--batch-size", 12, "--accumulation", passes, "--precision", precision, "--clip", clip, "--ranks", ranks, "--steps", 12)
+            for stage, placements in ((2, (gradients,)), (3, ((*ON_HOST, "--recompute", "block"), half))):
+                self.trains(*flags, "--zero-stage", stage, "--out-dir", f"{number}-{stage}")
+                for placement in placements:
+                    run = f"{number}-{stage}-{len(placement)}"
+                    with self.subTest(ranks=ranks, precision=precision, clip=clip, passes=passes, stage=stage, placement=placement):
+                        document = self.trains(*flags, "--zero-stage", stage, *placement, "--out-dir", run)
+                        self.assertEqual(document["measured"]["peak_bytes"], document["predicted"]["peak_bytes"])
+                        self.assertEqual(self.numbers(run), self.numbers(f"{number}-{stage}"))
+                        self.assertEqual(self.weights(run, 12), self.weights(f"{number}-{stage}", 12))
+
+    def test_a_budget_below_their_states_sends_pieces_to_the_host(self):
+        link = dict.fromkeys(("to_host_rate", "to_device_rate", "both_ways_rate"), 1e10)
+        self.write("hardware.json", json.dumps({**HARDWARE, **link}))
+        step = ("--batch-size", 4, "--ranks", 2, "--precision", "bf16", "--hardware", "hardware.json")
+        planned = self.snug("plan", "--model", "model.json", "--device", "cpu", "--seq-len", 16, *step, "--budget", "1MiB", "--json")
+        self.assertEqual(planned.returncode, 1, planned.stderr)
+        planned = json.loads(planned.stdout)
+        document = self.trains(*step, "--budget", planned["budget_bytes"] + planned["missing_bytes"], "--steps", 3, "--out-dir", "within")
+        self.assertTrue(document["within_budget"])
+        self.assertEqual(document["predicted"]["peak_bytes"], document["measured"]["peak_bytes"])
+        self.assertEqual(document["zero_stage"], 3)
+        config = json.loads((self.folder / "within" / "config.json").read_text())
+        self.assertEqual(config["weights_on_host"], 100)
+
     def test_pieces_of_different_sizes_have_one_plan(self):
         plain = self.trains("--batch-size", 6, "--ranks", 3, "--zero-stage", 1, "--steps", 1, "--no-save", "--out-dir", "plain")
         document = self.trains("--batch-size", 6, "--ranks", 3, "--budget", plain["predicted"]["peak_bytes"] - 100_000, "--steps", 2,
@@ -139,8 +172,9 @@ class Saved(Ranks):
 
     def test_a_run_goes_on_at_another_stage_bit_by_bit(self):
         self.trains(*self.flags, "--ranks", 3, "--zero-stage", 2, "--steps", 8, "--out-dir", "whole")
-        for step, stage in enumerate((3, 0, 1, 3), start=1):
-            self.trains(*self.flags, "--ranks", 3, "--zero-stage", stage, "--steps", 2 * step, "--out-dir", "parts",
+        parts = ((3, ON_HOST), (0, ("--states-on-host", "none", "--gradients-on-host", "none", "--weights-on-host", "none")), (1, ()), (3, ON_HOST))
+        for step, (stage, placement) in enumerate(parts, start=1):
+            self.trains(*self.flags, "--ranks", 3, "--zero-stage", stage, *placement, "--steps", 2 * step, "--out-dir", "parts",
                         *(("--resume",) if step > 1 else ()))
         self.assertEqual(self.numbers("parts"), self.numbers("whole"))
         self.assertEqual(self.weights("parts", 8), self.weights("whole", 8))
@@ -213,7 +247,7 @@ class Ends(Ranks):
         self.trains(*self.flags, "--steps", 30, "--save-every", 2, "--out-dir", "whole")
         for number in range(times):
             run = f"{how.name}-{number}"
-            process = self.start("--steps", 100_000, "--save-every", 2, "--out-dir", run)
+            process = self.start("--steps", 100_000, "--save-every", 2, "--out-dir", run, *(ON_HOST if number % 2 else ()))
             self.wait_for_step(run, randomness.randrange(1, 12))
             time.sleep(randomness.random() * 0.3)
             victim = randomness.randrange(3)
@@ -467,7 +501,8 @@ class BadInput(Ranks):
                             (("--ranks", 2, "--backend", "nccl"), "NCCL needs a GPU of its own for each rank: rank 0 has no GPU"),
                             (("--zero-stage", 3, "--backend", "nccl"), "NCCL needs a GPU of its own for each rank: rank 0 has no GPU"),
                             (("--backend", "nccl"), "--backend has no use for one that trains by itself"),
-                            (("--ranks", 2, "--zero-stage", 2, "--weights-on-host", "all"), "--weights-on-host"),
+                            (("--ranks", 2, "--zero-stage", 2, "--weights-on-host", "all"), "--weights-on-host is of pieces, which --zero-stage 3 makes; got 2"),
+                            (("--ranks", 2, "--zero-stage", 1, "--gradients-on-host", "50%"), "--gradients-on-host is of pieces, which --zero-stage 2 and 3 make"),
                             (("--ranks", 2, "--zero-stage", 0, "--update", "backward", "--clip", 0), "--update backward")):
             with self.subTest(says):
                 result = self.train(*self.flags, *flags)

@@ -17,10 +17,13 @@
 
 #include <barrier>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "snug/base/bytes.h"
 #include "snug/base/error.h"
+#include "snug/host/store.h"
 #include "snug/optim/adamw.h"
 #include "snug/optim/clip.h"
 #include "snug/tape/checkpoint.h"
@@ -31,6 +34,7 @@ namespace snug::zero::stages {
 namespace {
 
 constexpr std::int64_t kWide = 40, kBatch = 12, kFew = 64;
+constexpr std::int64_t kWider = 200;  // pieces of two ranks are large enough to leave for the host
 
 // An embedding that is the head as well, layers with odd sizes, one of them frozen, norms that share buckets.
 struct Net {
@@ -38,14 +42,14 @@ struct Net {
   std::vector<std::vector<at::Tensor>> layers;  // weight, bias, norm's weight and bias
   at::Tensor last;
 
-  explicit Net(at::ScalarType type) {
+  explicit Net(at::ScalarType type, std::int64_t wide = kWide) {
     const at::Generator random = at::detail::createCPUGenerator(7);
     const auto leaf = [&](at::IntArrayRef sizes) {
       return (at::randn(sizes, random) * 0.2).to(type).requires_grad_(true);
     };
-    words = leaf({33, kWide});
+    words = leaf({33, wide});
     for (int i = 0; i < 3; ++i)
-      layers.push_back({leaf({kWide, kWide}), leaf({kWide}), leaf({kWide}), leaf({kWide})});
+      layers.push_back({leaf({wide, wide}), leaf({wide}), leaf({wide}), leaf({wide})});
     layers[1][0].requires_grad_(false);
     last = leaf({7});
   }
@@ -68,7 +72,7 @@ struct Net {
 
   at::Tensor layer(std::size_t i, const at::Tensor& in) const {
     const auto& l = layers[i];
-    return in + at::tanh(at::linear(at::layer_norm(in, {kWide}, l[2], l[3]), l[0], l[1]));
+    return in + at::tanh(at::linear(at::layer_norm(in, {l[2].numel()}, l[2], l[3]), l[0], l[1]));
   }
 
   at::Tensor loss(const at::Tensor& tokens, bool recomputes) const {
@@ -98,15 +102,34 @@ struct Setting {
   std::int64_t passes = 1;
   bool clips = true, recomputes = false, tells_last = true;
   optim::Master master = optim::Master::Split;
+  std::optional<optim::HostShares> there = std::nullopt;  // none: nothing is on the host
+  optim::UpdateTime update = optim::UpdateTime::InStep;
+  double stepped_there = 0;
+  std::int64_t wide = kWide;
 };
 
 Ran train_on(Group& group, const Setting& setting) {
-  const Net net(setting.type);
-  Sharding sharding(std::shared_ptr<Group>(&group, [](Group*) {}), {.stage = setting.stage, .small = kFew});
+  const Net net(setting.type, setting.wide);
+  std::shared_ptr<host::Store> store;
+  std::shared_ptr<optim::HostParameters> there;
+  if (setting.there) {
+    store = std::make_shared<host::Store>(at::kCPU, host::StoreOptions{.budget_bytes = 64_MiB});
+    there = std::make_shared<optim::HostParameters>(at::kCPU, store, *setting.there, optim::MovedBy::Owner);
+  }
+  Sharding sharding(std::shared_ptr<Group>(&group, [](Group*) {}),
+                    {.stage = setting.stage, .small = kFew, .there = there});
   net.each_region([&](const std::string& region, const std::vector<at::Tensor>& parameters) {
     sharding.add(region, parameters);
   });
-  optim::AdamW optimizer(sharding.trained(), {.decay_matrices_only = true, .master = setting.master});
+  optim::AdamW optimizer(sharding.trained(), {.decay_matrices_only = true,
+                                              .master = setting.master,
+                                              .placement = {.on_host = setting.there ? 1.0 : 0.0,
+                                                            .store = store,
+                                                            .update = setting.update,
+                                                            .parameters = there,
+                                                            .stepped_there = setting.stepped_there}});
+  if (setting.update == optim::UpdateTime::BeforeForward)
+    sharding.set_before_gather([&](hooks::RegionId region) { optimizer.finish_region(region); });
   const std::int64_t rows = kBatch / setting.ranks, part = rows / setting.passes;
   const at::Generator random = at::detail::createCPUGenerator(11);
   Ran run;
@@ -116,12 +139,16 @@ Ran train_on(Group& group, const Setting& setting) {
     at::Tensor loss = at::zeros({}, at::kFloat);
     for (std::int64_t pass = 0; pass < setting.passes; ++pass) {
       const at::Tensor one = net.loss(tokens.narrow(0, pass * part, part), setting.recomputes);
-      if (setting.tells_last && pass + 1 == setting.passes) sharding.last_pass();
+      if (setting.tells_last && pass + 1 == setting.passes) {
+        optimizer.last_pass(0.02);
+        sharding.last_pass();
+      }
       one.backward();
       loss = loss + one.detach();
     }
     sharding.finish_gradients();
-    const at::Tensor norm = optim::grad_norm(sharding.own_gradients());
+    const at::Tensor norm =
+        setting.stage == 0 ? optim::grad_norm(sharding.own_gradients()) : optimizer.gradient_norm();
     const at::Tensor sums = sharding.sum(at::stack({loss, norm * norm}), "scalars");
     run.losses.push_back(sums[0].item<double>());
     ops::UpdateControl control;
@@ -130,6 +157,7 @@ Ran train_on(Group& group, const Setting& setting) {
     sharding.zero_grad();
     sharding.finish_update();
   }
+  optimizer.finish();
   for (const at::Tensor& parameter : net.parameters())
     sharding.read(parameter, [&](const at::Tensor& whole) { run.weights.push_back(whole.detach().clone()); });
   return run;
@@ -212,6 +240,79 @@ TEST_F(Stages, NeedNotBeToldWhichPassIsTheLast) {
     setting.tells_last = false;
     expect_same(train(setting)[0], told);
   }
+}
+
+TEST_F(Stages, WithPiecesOnTheHostHaveTheBitsOfThoseOnTheDevice) {
+  using enum optim::UpdateTime;
+  for (const int ranks : {1, 2})
+    for (const std::int64_t passes : {1, 3})
+      for (const bool in_backward : {false, true})
+        for (const int stage : {2, 3}) {
+          Setting setting{.ranks = ranks, .stage = stage, .type = at::kBFloat16, .passes = passes};
+          setting.clips = !in_backward;
+          setting.wide = kWider;
+          const Ran expected = train(setting)[0];
+          const std::vector<optim::HostShares> of_two{{0, 1}}, of_three{{1, 1}, {0.5, 0.5}};
+          for (const optim::HostShares& shares : stage == 2 ? of_two : of_three)
+            for (const auto update : {InStep, in_backward ? InBackward : BeforeForward})
+              for (const double stepped_there : {0.0, 0.5}) {
+                setting.there = shares;
+                setting.update = update;
+                setting.stepped_there = stepped_there;
+                setting.recomputes = stepped_there > 0;
+                SCOPED_TRACE(concat(ranks, " ranks, stage ", stage, ", ", passes, " passes, weights ",
+                                    shares.weights, ", gradients ", shares.gradients, ", update ",
+                                    static_cast<int>(update), ", stepped there ", stepped_there));
+                for (const Ran& run : train(setting)) expect_same(run, expected);
+              }
+        }
+}
+
+TEST_F(Stages, WithPiecesOnTheHostLeaveNothingOfThemOnTheDevice) {
+  const auto store = std::make_shared<host::Store>(at::kCPU, host::StoreOptions{.budget_bytes = 64_MiB});
+  const auto there = std::make_shared<optim::HostParameters>(at::kCPU, store, optim::HostShares{1, 1},
+                                                             optim::MovedBy::Owner);
+  const Net net(at::kFloat, kWider);
+  Sharding sharding(imagined_group(0, 1), {.stage = 3, .small = kFew, .there = there});
+  net.each_region([&](const std::string& region, const std::vector<at::Tensor>& parameters) {
+    sharding.add(region, parameters);
+  });
+  constexpr std::uint64_t kWeight = kWider * kWider * sizeof(float);
+  EXPECT_NEAR(static_cast<double>(there->bytes()), (3 + 2) * kWeight, 5 * 512) << "one layer is frozen";
+  for (const at::Tensor& piece : sharding.trained()) {
+    if (!there->has_weight(piece)) continue;
+    EXPECT_NE(testing::message_of<c10::Error>([&] { piece.sum(); }).find("this rank's piece of a weight"),
+              std::string::npos);
+    EXPECT_EQ(there->weight(piece).numel(), kWider * kWider);
+  }
+  for (int pass = 0; pass < 2; ++pass) net.loss(at::randint(33, {2, 5}, at::kLong), false).backward();
+  sharding.finish_gradients();
+  const auto away = [&] {
+    return std::ranges::count_if(sharding.trained(),
+                                 [&](const at::Tensor& piece) { return there->gradient_is_there(piece); });
+  };
+  EXPECT_EQ(away(), 2);
+  const double norm = sharding.gradient_norm().item<double>();
+  EXPECT_NEAR(norm, optim::grad_norm(sharding.own_gradients()).item<double>(), 1e-5 * norm);
+  EXPECT_NE(
+      testing::message_of<c10::Error>([&] { sharding.clip_grad_norm_(norm / 2); }).find("clips in step()"),
+      std::string::npos);
+  sharding.zero_grad();
+  EXPECT_EQ(away(), 0);
+  EXPECT_EQ(sharding.gradient_norm().item<double>(), 0);
+}
+
+TEST_F(Stages, WithoutPiecesHaveNothingForTheHost) {
+  const auto store = std::make_shared<host::Store>(at::kCPU, host::StoreOptions{.budget_bytes = 64_MiB});
+  const auto with = [&](int stage, const optim::HostShares& shares) {
+    Sharding(imagined_group(0, 1), {.stage = stage,
+                                    .there = std::make_shared<optim::HostParameters>(at::kCPU, store, shares,
+                                                                                     optim::MovedBy::Owner)});
+  };
+  EXPECT_NE(testing::message_of<Error>([&] { with(2, {.weights = 1}); }).find("ZeRO stage 3 makes: got 2"),
+            std::string::npos);
+  EXPECT_NE(testing::message_of<Error>([&] { with(1, {.gradients = 1}); }).find("stages 2 and 3 make: got 1"),
+            std::string::npos);
 }
 
 TEST_F(Stages, ThreeHasAWeightOnlyWhileItsRegionRuns) {
