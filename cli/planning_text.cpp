@@ -20,7 +20,7 @@ using plan::Decision;
 using plan::Offer;
 using plan::Planner;
 
-constexpr std::size_t kSweepRows = 12;
+constexpr std::size_t kSweepRows = 12, kLeverWidth = 14;
 
 double percent(double part, double whole) {
   return whole > 0 ? 100 * part / whole : 0;
@@ -30,14 +30,15 @@ std::string size_of(std::int64_t difference) {
   return format_bytes(static_cast<std::uint64_t>(std::abs(difference)));
 }
 
-std::string lever_line(const plan::Lever& lever, const Planner& planner, const Offer& taken) {
+std::string lever_line(const plan::Lever& lever, const Planner& planner, const Offer& taken,
+                       std::size_t width) {
   const std::string what =
       lever.name == "recompute" ? "values recomputed in the backward"
       : lever.name == "offload"
           ? fmt::format("{} wait on the host",
                         format_bytes(taken.host_bytes - planner.candidate(taken).model->streamed().bytes))
           : plan::text(planner.candidate(taken).setting, lever.name);
-  return fmt::format("  {:<14} {:>12}  {:>+9.1f} %   {}\n", lever.name,
+  return fmt::format("  {:<{}} {:>12}  {:>+9.1f} %   {}\n", lever.name, width,
                      (lever.saved_bytes < 0 ? "+" : "-") + size_of(lever.saved_bytes),
                      percent(lever.cost_seconds, planner.plain().step_seconds), what);
 }
@@ -133,7 +134,9 @@ std::string ladder(const train::TrainConfig& config, const Planner& planner, con
     text += fmt::format("beside it {} for context, libraries and the allocator's rounding\n",
                         format_bytes(decision.plain.peak_bytes - plain.peak.total));
   text += fmt::format("\nBudget {}{}\n", format_bytes(decision.budget_bytes), of_each_rank(config));
-  for (const plan::Lever& lever : decision.levers) text += lever_line(lever, planner, taken);
+  std::size_t width = kLeverWidth;
+  for (const plan::Lever& lever : decision.levers) width = std::max(width, lever.name.size());
+  for (const plan::Lever& lever : decision.levers) text += lever_line(lever, planner, taken, width);
   if (decision.levers.empty()) text += "  nothing needs to be done: the plain step fits\n";
   text += fmt::format(
       "Planned: {} ({:.1f} % of the plain peak), {} ({:.2f}x), {:.0f} tokens/s, {}\n",

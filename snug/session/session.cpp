@@ -60,10 +60,27 @@ void say_on_stderr(const std::string& text) {
   std::fprintf(stderr, "snug: %s\n", text.c_str());
 }
 
-SessionOptions completed(SessionOptions options) {
+// A budget of another device would limit nothing.
+c10::Device device_of(at::TensorList parameters, const std::optional<c10::Device>& given) {
+  const c10::Device device =
+      hooks::with_index(given.value_or(parameters.empty() ? at::kCPU : parameters[0].device()));
+  const auto is_elsewhere = [&](const at::Tensor& parameter) { return parameter.device() != device; };
+  const auto elsewhere = std::ranges::count_if(parameters, is_elsewhere);
+  const auto all = static_cast<std::ptrdiff_t>(parameters.size());
+  if (given)
+    check(all == 0 || elsewhere < all, "`device` is ", device.str(), ", and all parameters are on ",
+          all == 0 ? "" : parameters[0].device().str());
+  else
+    check(elsewhere == 0, "the parameters are not all on ", device.str(),
+          ": say by `device` which one the budget is of");
+  return device;
+}
+
+SessionOptions completed(SessionOptions options, at::TensorList parameters) {
   const std::optional<plan::Plan>& plan = options.plan;
-  options.device = hooks::with_index(options.device);
-  if (plan) check_is_for(*plan, options.device);
+  const c10::Device device = device_of(parameters, options.device);
+  options.device = device;
+  if (plan) check_is_for(*plan, device);
   check(!plan || !options.by_hand, "a session follows a plan or what is chosen by hand, not both");
   const bool has_other_budget = plan && options.budget_bytes && *options.budget_bytes != plan->budget_bytes;
   if (has_other_budget && plan->predicted.peak_bytes > *options.budget_bytes)
@@ -73,8 +90,8 @@ SessionOptions completed(SessionOptions options) {
   if (!options.say) options.say = say_on_stderr;
   const bool may_plan = plan || (options.budget_bytes && !options.by_hand);
   if (!may_plan) options.hardware.reset();
-  if (may_plan && !options.hardware) options.hardware = machine::hardware_here(options.device).hardware;
-  machine::prepare(options.device);
+  if (may_plan && !options.hardware) options.hardware = machine::hardware_here(device).hardware;
+  machine::prepare(device);
   return options;
 }
 
@@ -91,7 +108,7 @@ std::shared_ptr<host::Store> make_store(const SessionOptions& options) {
     throw RunError(concat("this step keeps ", format_bytes(bytes), " on the host, `host_budget` is 0"));
   try {
     return std::make_shared<host::Store>(
-        options.device,
+        *options.device,
         host::StoreOptions{.budget_bytes = options.host_budget_bytes.value_or(0), .reserve_bytes = bytes});
   } catch (const Error& error) {  // good input, but this machine cannot do it
     throw RunError(error.what());
@@ -103,15 +120,16 @@ std::shared_ptr<host::Store> make_store(const SessionOptions& options) {
 class Session::Impl {
  public:
   Impl(at::TensorList parameters, const SessionOptions& given)
-      : options_(completed(given)),
+      : options_(completed(given, parameters)),
+        device_(*options_.device),
         threads_(threads_of(options_.plan)),
-        segments_(options_.device),
-        trace_(options_.trace.path, {.device = options_.device.str(), .about = options_.trace.about},
+        segments_(device_),
+        trace_(options_.trace.path, {.device = device_.str(), .about = options_.trace.about},
                options_.trace.steps),
-        tracker_({.device = options_.device,
-                  .budget_bytes = memory::Budget::of_tracker(options_.device, options_.budget_bytes),
+        tracker_({.device = device_,
+                  .budget_bytes = memory::Budget::of_tracker(device_, options_.budget_bytes),
                   .sink = trace_.sink()}),
-        budget_(options_.device, options_.budget_bytes,
+        budget_(device_, options_.budget_bytes,
                 plan::outside_or_usual(options_.plan ? options_.plan->predicted.outside_bytes : 0)),
         host_(make_store(options_)),
         stage_(first_stage()) {
@@ -119,7 +137,7 @@ class Session::Impl {
                     : options_.plan    ? options_.plan->predicted.peak_bytes
                                        : 0);
     if (options_.plan) known_ = &plans_.add(*std::exchange(options_.plan, std::nullopt), {});
-    last_memory_ = memory::process_memory(options_.device, tracker_.live_bytes());
+    last_memory_ = memory::process_memory(device_, tracker_.live_bytes());
     recording_ = make_recording(parameters);
     tracker_.adopt(parameters, trace::Category::Parameter);
     tracker_.adopt(options_.adopt, trace::Category::Other);
@@ -215,7 +233,7 @@ class Session::Impl {
                                : tracker_.last_refusal();
     if (refusal)
       throw memory::OutOfBudget(*refusal, options_.budget_bytes,
-                                memory::what_others_hold(options_.device) + what_would_fit(*refusal));
+                                memory::what_others_hold(device_) + what_would_fit(*refusal));
   }
 
   Account account() { return Account(tracker_, host_, &streamed_, &park_); }
@@ -281,7 +299,7 @@ class Session::Impl {
   void open_store() try {
     if (host_ || !could_offload()) return;
     host_ = std::make_shared<host::Store>(
-        options_.device, host::StoreOptions{.budget_bytes = options_.host_budget_bytes.value_or(0)});
+        device_, host::StoreOptions{.budget_bytes = options_.host_budget_bytes.value_or(0)});
     if (stage_ != Stage::Watching) recording_->offload_to(host_);
   } catch (const Error& error) {  // this machine cannot do it
     options_.say(error.what());
@@ -289,7 +307,7 @@ class Session::Impl {
 
   bool could_offload() const { return has_link() && options_.host_budget_bytes != 0; }
   bool has_link() const {
-    return options_.hardware ? options_.hardware->to_host_rate > 0 : options_.device.is_cuda();
+    return options_.hardware ? options_.hardware->to_host_rate > 0 : device_.is_cuda();
   }
 
   std::shared_ptr<host::Store> store_for_states() {
@@ -306,7 +324,7 @@ class Session::Impl {
     if (has_told_of_parked_ || park_.bytes() == 0) return;
     has_told_of_parked_ = true;
     const plan::Hardware hardware =
-        options_.hardware ? *options_.hardware : machine::hardware_here(options_.device).hardware;
+        options_.hardware ? *options_.hardware : machine::hardware_here(device_).hardware;
     const double seconds = plan::streaming_seconds({.bytes = park_.bytes()}, plan::links_of(hardware));
     const std::string cost =
         seconds > 0 ? concat(", ", std::setprecision(3), seconds, " s of a step to the device and back")
@@ -373,7 +391,7 @@ class Session::Impl {
     if (last_peak_ > measured_.peak.total) measured_.peak = std::move(peak);
     tracker_.reset_peak();
     const std::uint64_t peak_before = last_memory_.peak_reserved_bytes;
-    last_memory_ = memory::process_memory(options_.device, tracker_.live_bytes());
+    last_memory_ = memory::process_memory(device_, tracker_.live_bytes());
     memory::ProcessMemory highest = last_memory_;
     if (highest.peak_reserved_bytes > peak_before) {  // the allocator may have given some of it back since
       highest.process_bytes += highest.peak_reserved_bytes - highest.reserved_bytes;
@@ -604,7 +622,7 @@ class Session::Impl {
     const auto held = [&](const plan::StepModel& model) {
       return plan::as_left_by(model.sketch(), sketched_.at(&model).left, layout);
     };
-    return plan::decide_within(*planner_, budget_bytes(), {machine::memory_bytes(options_.device), held});
+    return plan::decide_within(*planner_, budget_bytes(), {machine::memory_bytes(device_), held});
   }
 
   void decide() {
@@ -615,8 +633,7 @@ class Session::Impl {
     if (!decision.fits) return stay_lean(decision);
     const session::StepSize size = sketched_.at(planner_->candidate(decision.taken).model.get()).size;
     const KnownPlan& made = plans_.add(
-        planner_->write_down(decision, known_ ? known_->plan.step : identity_of({.device = options_.device})),
-        size);
+        planner_->write_down(decision, known_ ? known_->plan.step : identity_of({.device = device_})), size);
     planned_ = &made;
     ++plans_made_;
     if (size.pass >= unfit_.pass) unfit_ = {};
@@ -666,6 +683,7 @@ class Session::Impl {
   }
 
   SessionOptions options_;
+  const c10::Device device_;
   session::ThreadCount threads_;
   session::GrowingSegments segments_;
   session::TraceRecorder trace_;

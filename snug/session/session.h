@@ -1,6 +1,6 @@
 // Runs anyone's loop within a budget of memory.
 //
-//   snug::Session session(net->parameters(), {.device = c10::kCUDA, .budget_bytes = 12_GiB});
+//   snug::Session session(net->parameters(), {.budget_bytes = 12_GiB});
 //   for (auto& batch : batches) {
 //     for (const snug::Pass& pass : session.passes(batch))
 //       (net->loss(pass.of(batch)) * pass.share).backward();
@@ -64,8 +64,8 @@ struct SessionTrace {
 };
 
 struct SessionOptions {
-  c10::Device device = c10::kCPU;
-  std::optional<plan::Plan> plan;  // as plan_step() makes it; none: see budget_bytes and by_hand
+  std::optional<c10::Device> device;  // default: the parameters'; without any, the CPU
+  std::optional<plan::Plan> plan;     // as plan_step() makes it; none: see budget_bytes and by_hand
   // Default: the plan's. Without a plan and without by_hand the session plans for it by itself; without any
   // of them it only measures.
   std::optional<std::uint64_t> budget_bytes;

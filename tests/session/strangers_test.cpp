@@ -295,6 +295,19 @@ TEST_F(Strangers, APlanAboveTheBudgetGivenWithItIsRefused) {
             std::string::npos);
 }
 
+TEST_F(Strangers, ABudgetIsOfTheDeviceOnWhichTheParametersAre) {
+  const std::vector<at::Tensor> here = weights(2), meta{at::empty({3}, at::kMeta)};
+  EXPECT_NE(testing::message_of<Error>([&] {
+              Session(meta, {.device = at::kCPU, .budget_bytes = 1_GiB});
+            }).find("`device` is cpu, and all parameters are on meta"),
+            std::string::npos);
+  EXPECT_NE(testing::message_of<Error>([&] {
+              Session({here[0], meta[0]}, {.budget_bytes = 1_GiB});
+            }).find("the parameters are not all on cpu: say by `device`"),
+            std::string::npos);
+  Session({here[0], meta[0]}, {.device = at::kCPU, .budget_bytes = 1_GiB});
+}
+
 TEST_F(Strangers, AStepThatKeepsNothingAndDoesNotFitSaysWhatWould) {
   std::vector<at::Tensor> parameters = weights(4);
   const at::Tensor batch = at::randn({256, kWidth});

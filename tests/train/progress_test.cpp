@@ -48,7 +48,7 @@ TEST(Progress, ANarrowTerminalKeepsLossSpeedAndTimeLeft) {
   EXPECT_EQ(line(200),
             "[##------------------] step 12/100 | loss 3.214 | norm 1.02 | 1,234 tok/s | 210 ms | "
             "peak 294.0 MiB (98 % of budget) | 18.5 s left");
-  EXPECT_EQ(line(112),
+  EXPECT_EQ(line(120),
             "[##------------------] step 12/100 | loss 3.214 | 1,234 tok/s | 210 ms | "
             "peak 294.0 MiB (98 % of budget) | 18.5 s left");
   EXPECT_EQ(line(79), "[##------------------] step 12/100 | loss 3.214 | 1,234 tok/s | 18.5 s left");
