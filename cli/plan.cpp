@@ -1,6 +1,7 @@
 // snug plan: what it takes to fit a budget, before there is a run.
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -72,7 +73,10 @@ void run(const Flags& flags) {
   if (config.ranks > 1 && config.device.is_cpu() && !std::getenv("OMP_NUM_THREADS"))
     at::set_num_threads(threads_of_rank(config.ranks));
   check(!flags.measure || config.ranks == 1, "--measure times steps of one rank: leave out --ranks");
-  if (config.ranks > 1 && chosen.hardware.is_gpu) chosen.hardware.outside_bytes += plan::kUsualNccl;
+  if (config.ranks > 1 && chosen.hardware.is_gpu) {
+    chosen.hardware.outside_bytes += plan::kUsualNccl;
+    share_host(chosen.hardware, std::min(config.ranks, config.all_ranks().per_machine));
+  }
   const Step step = step_for(training, config, chosen.hardware);
   PlanOptions options{.host_budget_bytes = config.host_budget_bytes, .hardware = chosen.hardware};
   auto planner = make_planner(step, options);

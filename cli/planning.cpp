@@ -27,6 +27,11 @@ ChosenHardware choose_hardware(const std::string& given, c10::Device device) {
   return {std::move(hardware), is_preset ? "" : given, std::move(note)};
 }
 
+void share_host(plan::Hardware& hardware, int ranks) {
+  hardware.host_bytes = std::max<std::uint64_t>(1, hardware.host_bytes / static_cast<std::uint64_t>(ranks));
+  hardware.adam_rate /= ranks;
+}
+
 train::TrainConfig largest_step(const TrainingFlags& flags, const train::TrainConfig& config) {
   train::TrainConfig largest = config;
   largest.seq_len = flags.max_tokens.value_or(config.seq_len);

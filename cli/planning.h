@@ -27,6 +27,9 @@ struct ChosenHardware {
 // By name or file if one is given, else what is here: as last probed, or its preset.
 ChosenHardware choose_hardware(const std::string& given, c10::Device device);
 
+// What each of so many ranks of a machine has of its host: memory, and cores to update parameters with.
+void share_host(plan::Hardware& hardware, int ranks);
+
 // Where ranks may choose what they share out, config.zero_stage becomes that of the fastest plan that fits,
 // the lowest of those that are about as fast; of the leanest plan if none fits. `planner`: of the first
 // stage.

@@ -187,8 +187,9 @@ void agree_on_plan(zero::Group& group, Flags& flags) {
                {"budget", flags.budget.value_or(0)},
                {"device_bytes", group.device_bytes()}};
   if (group.rank() == 0 && flags.budget) {
-    const ChosenHardware chosen =
+    ChosenHardware chosen =
         choose_hardware(flags.hardware, parse_device(flags.training.device, /*must_exist=*/true));
+    share_host(chosen.hardware, flags.ranks_here);
     mine["hardware"] = plan::to_json(chosen.hardware);
     mine["file"] = chosen.file;
     mine["note"] = chosen.note;

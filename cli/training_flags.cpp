@@ -254,7 +254,11 @@ train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_
   config.ranks = static_cast<int>(flags.ranks.value_or(1));
   config.rank = flags.rank;
   config.zero_stage = flags.zero_stage;
-  if (config.ranks > 1 && !config.zero_stage) config.zero_stage = kFirstStage;
+  // The lowest that makes the pieces which are to wait on the host.
+  if (config.ranks > 1 && !config.zero_stage)
+    config.zero_stage = flags.weights_on_host.value_or(0) > 0     ? 3
+                        : flags.gradients_on_host.value_or(0) > 0 ? 2
+                                                                  : kFirstStage;
   check(!flags.ranks_per_machine || config.ranks > 1,
         "--ranks-per-machine has no use with one rank: give --ranks");
   if (flags.ranks_per_machine) config.ranks_per_machine = static_cast<int>(*flags.ranks_per_machine);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "snug/base/export.h"
 
@@ -21,5 +22,9 @@ class SNUG_API Copy {
 };
 
 using CopyPtr = std::shared_ptr<Copy>;  // null: nothing to wait for
+
+// All of them, whichever fail, so that their memory may go; then throws what the first of those did.
+SNUG_API void wait_for_all(const std::vector<CopyPtr>& copies);
+SNUG_API void finish_all(const std::vector<CopyPtr>& copies);
 
 }  // namespace snug::host

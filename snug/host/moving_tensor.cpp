@@ -221,8 +221,7 @@ CopyPtr MovingTensor::send_from(const void* memory) {
 }
 
 void MovingTensor::finish() {
-  if (fetched_) fetched_->finish();
-  if (written_) written_->finish();
+  finish_all(copies());
 }
 
 void MovingTensor::bring_back() noexcept try {

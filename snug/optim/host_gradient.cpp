@@ -118,8 +118,7 @@ void HostGradient::wait_for_sent() {
 }
 
 void HostGradient::finish() {
-  if (fetched_) fetched_->finish();
-  if (sent_) sent_->finish();
+  host::finish_all(copies());
 }
 
 // Whoever was given the sum on the host may have changed it: then there is none.

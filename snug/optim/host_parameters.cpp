@@ -69,7 +69,9 @@ void HostParameters::add(std::string_view name, at::TensorList parameters) {
   const at::NoGradGuard no_grad;
   const hooks::RegionId id = hooks::region_id(name);
   hooks::bind_parameters(id, parameters);
-  ensure(guard_.has_value(), "parameters that nobody moves");
+  check(moved_by() == MovedBy::Regions, "parameters of region \"", name,
+        "\" were given to somebody who leaves it to another when they come and go: make it with "
+        "MovedBy::Regions");
   if (regions_.empty() || regions_.back().id != id) {
     check(place_of(id) == kNowhere, "region \"", name, "\" was added before, and others since");
     regions_.push_back({.id = id, .load = {.region = std::string(name)}});
@@ -92,12 +94,13 @@ void HostParameters::add(std::string_view name, at::TensorList parameters) {
 void HostParameters::add_pieces(std::string_view name, const std::vector<Piece>& pieces) {
   const std::lock_guard lock(mutex_);
   const at::NoGradGuard no_grad;
-  ensure(!guard_, "pieces of parameters that regions move");
   const hooks::RegionId id = hooks::region_id(name);
   if (place_of(id) == kNowhere) regions_.push_back({.id = id, .load = {.region = std::string(name)}});
   const std::size_t place = place_of(id);
-  for (const auto& [piece, may_leave, has_gradient] : pieces) {
-    if (piece.numel() < host::kFewElements) continue;
+  for (const auto& [piece, largest, may_leave, has_gradient] : pieces) {
+    check(piece.device() == device_, "pieces of region \"", name, "\" are on ", piece.device(), ", expected ",
+          device_);
+    if (largest < host::kFewElements) continue;
     if (has_gradient && is_chosen(shares_.gradients, place)) take_gradient(regions_[place], piece);
     if (may_leave && is_chosen(shares_.weights, place))
       take_weight(regions_[place], piece, why_piece_away(std::string(name)));

@@ -75,6 +75,7 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   // For an owner: pieces of the next region, or more of one.
   struct Piece {
     at::Tensor tensor;
+    std::int64_t largest;           // elements of the largest rank's: all ranks do the same
     bool has_weight, has_gradient;  // that may leave
   };
   void add_pieces(std::string_view region, const std::vector<Piece>& pieces);
@@ -91,6 +92,7 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   void leave_gradients();
 
   const HostShares& shares() const { return shares_; }
+  MovedBy moved_by() const { return guard_ ? MovedBy::Regions : MovedBy::Owner; }
   bool has_weight(const at::Tensor& parameter) const;
   bool has_gradient(const at::Tensor& parameter) const;  // a home for one
   std::uint64_t bytes() const { return bytes_; }         // on the host

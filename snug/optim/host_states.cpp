@@ -100,7 +100,7 @@ std::vector<at::Tensor> HostStates::carve(const Buffer& buffer, const Group& gro
 void HostStates::fetch(Buffer& buffer, const Group& group, const Slice& slice) {
   if (!store_) return;
   buffer.fetched.clear();
-  for (const host::CopyPtr& copy : std::exchange(buffer.sent, {})) copy->wait();
+  host::wait_for_all(std::exchange(buffer.sent, {}));
   for (std::size_t i = 0; i < group.size(); ++i)
     buffer.fetched.push_back(store_->link().copy_to_device(slice.tensors[i].mutable_data_ptr(),
                                                            host_data(group[i].tensor, slice.begin),
@@ -175,10 +175,11 @@ void HostStates::Walk::go_to(std::size_t group) try {
 }
 
 void HostStates::finish() const {
-  for (const Buffer& buffer : buffers_) {
-    for (const host::CopyPtr& copy : buffer.fetched) copy->finish();
-    for (const host::CopyPtr& copy : buffer.sent) copy->finish();
-  }
+  std::vector<host::CopyPtr> all;
+  for (const Buffer& buffer : buffers_)
+    for (const auto* copies : {&buffer.fetched, &buffer.sent})
+      all.insert(all.end(), copies->begin(), copies->end());
+  host::finish_all(all);
 }
 
 }  // namespace snug::optim

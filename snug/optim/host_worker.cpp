@@ -52,8 +52,7 @@ HostWorker::Ticket HostWorker::push(Job job) {
 }
 
 host::CopyPtr HostWorker::carry_out(const Job& job) {
-  for (const host::CopyPtr& copy : job.before)
-    if (copy) copy->finish();
+  host::finish_all(job.before);
   job.update();
   if (!job.to) return nullptr;
   const host::CopyPtr copy =

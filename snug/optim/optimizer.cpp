@@ -39,6 +39,11 @@ void check_parameters(const std::vector<at::Tensor>& parameters) {
   }
 }
 
+std::int64_t elements_of(const Placement& placement, const std::vector<at::Tensor>& parameters,
+                         std::size_t i) {
+  return placement.elements.empty() ? parameters[i].numel() : placement.elements[i];
+}
+
 }  // namespace
 
 Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master master,
@@ -54,7 +59,9 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, Master maste
   host::check_share_on_host(placement.stepped_there, "updates");
   at::NoGradGuard no_grad;
   states_.resize(parameters_.size());
-  is_hosted_ = choose_hosted(placement.on_host);
+  check(placement.elements.empty() || placement.elements.size() == parameters_.size(), "`elements` are of ",
+        placement.elements.size(), " parameters, the optimizer has ", parameters_.size());
+  is_hosted_ = choose_hosted(placement);
   if (std::ranges::count(is_hosted_, true) > 0)
     host_ = std::make_unique<HostStates>(parameters_[0].device(), placement.store);
   for (std::size_t i = 0; i < parameters_.size(); ++i) make_states(i, is_hosted_[i] ? host_.get() : nullptr);
@@ -87,14 +94,15 @@ void Optimizer::choose_stepped_there(const Placement& placement) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i];
     if (!is_hosted_[i]) continue;
-    seen += parameter.numel();
+    const std::int64_t elements = elements_of(placement, parameters_, i);
+    seen += elements;
     const double owed = placement.stepped_there * static_cast<double>(seen) - static_cast<double>(stepped);
-    if (owed < static_cast<double>(parameter.numel())) continue;
-    stepped += parameter.numel();
+    if (owed < static_cast<double>(elements)) continue;
+    stepped += elements;
     stepped_there_->add(
         i, parameter, has_weight_there(i) ? there_->home_of_weight(parameter) : at::Tensor(),
         there_ && there_->has_gradient(parameter) ? there_->home_of_gradient(parameter) : at::Tensor(),
-        bytes_of_states(i));
+        bytes_of_states(i, parameter.numel()));
   }
 }
 
@@ -112,28 +120,29 @@ bool Optimizer::has_weight_there(std::size_t i) const {
   return there_ && there_->has_weight(parameters_[i]);
 }
 
-std::uint64_t Optimizer::bytes_of_states(std::size_t i) const {
+std::uint64_t Optimizer::bytes_of_states(std::size_t i, std::int64_t elements) const {
   const at::Tensor& parameter = parameters_[i];
   const bool is_split = parameter.scalar_type() == at::kBFloat16 && master_ == Master::Split;
   const std::size_t of_master = !has_master(i) ? 0 : is_split ? sizeof(std::int16_t) : sizeof(float);
-  return static_cast<std::uint64_t>(parameter.numel()) * (moments_.size() * sizeof(float) + of_master);
+  return static_cast<std::uint64_t>(elements) * (moments_.size() * sizeof(float) + of_master);
 }
 
 // The last ones first: their regions run last in a forward.
-std::vector<bool> Optimizer::choose_hosted(double share) const {
+std::vector<bool> Optimizer::choose_hosted(const Placement& placement) const {
   std::uint64_t all = 0, hosted = 0;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) all += bytes_of_states(i);
-  const auto most = static_cast<std::uint64_t>(std::llround(share * static_cast<double>(all)));
+  std::vector<std::uint64_t> sizes;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    all += sizes.emplace_back(bytes_of_states(i, elements_of(placement, parameters_, i)));
+  const auto most = static_cast<std::uint64_t>(std::llround(placement.on_host * static_cast<double>(all)));
   std::vector<bool> chosen(parameters_.size());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     chosen[i] = there_ && (there_->has_weight(parameters_[i]) || there_->has_gradient(parameters_[i]));
-    if (chosen[i]) hosted += bytes_of_states(i);
+    if (chosen[i]) hosted += sizes[i];
   }
   for (std::size_t i = parameters_.size(); i-- > 0;) {
-    const std::uint64_t bytes = bytes_of_states(i);
-    if (chosen[i] || bytes == 0 || parameters_[i].numel() < host::kFewElements || hosted + bytes > most)
-      continue;
-    hosted += bytes;
+    const bool is_small = elements_of(placement, parameters_, i) < host::kFewElements;
+    if (chosen[i] || sizes[i] == 0 || is_small || hosted + sizes[i] > most) continue;
+    hosted += sizes[i];
     chosen[i] = true;
   }
   return chosen;

@@ -61,6 +61,9 @@ struct Placement {
   // Of the parameters whose states are there, the share that the host updates, beside the device, spread
   // evenly over them. Their weights and gradients, if they are on the device, are copied for it.
   double stepped_there = 0;
+  // Elements by which it is decided what stays because it is small, for each parameter: its own, if it is
+  // empty. Of pieces those of the largest rank's, so that all ranks do the same: Sharding::largest_pieces().
+  std::vector<std::int64_t> elements = {};
 };
 
 // What of an optimizer the host steps: elements, bytes of theirs on the host (of these gradients, which are
@@ -155,10 +158,10 @@ class SNUG_API Optimizer {
     bool gradient_is_there = false;  // on the host
   };
 
-  std::vector<bool> choose_hosted(double share) const;
+  std::vector<bool> choose_hosted(const Placement& placement) const;
   void choose_stepped_there(const Placement& placement);
   void listen(UpdateTime update);
-  std::uint64_t bytes_of_states(std::size_t i) const;
+  std::uint64_t bytes_of_states(std::size_t i, std::int64_t elements) const;
   void make_states(std::size_t i, HostStates* home);
   bool has_master(std::size_t i) const;  // beside the parameter itself
   bool has_weight_there(std::size_t i) const;

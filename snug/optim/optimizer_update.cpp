@@ -371,7 +371,7 @@ void Optimizer::release_updated() {
   if (!updated_) return;
   if (const auto done = std::exchange(updated_->done, nullptr))
     done->block(current_stream(parameters_[0].device()));
-  for (const host::CopyPtr& copy : std::exchange(updated_->sent, {})) copy->wait();
+  host::wait_for_all(std::exchange(updated_->sent, {}));
   updated_->gradients.clear();
 }
 

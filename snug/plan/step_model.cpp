@@ -362,7 +362,7 @@ double StepModel::share_of_passes(const Region& region) const {
 
 void StepModel::add_collectives(const Region& region, Choice& choice) const {
   const double share = share_of_passes(region);
-  const auto [forward, backward] = collectives_.in_each_pass(region.name);
+  const auto [forward, backward] = together_beside(region.name);
   const auto [first, last] = step_passes_ > 1 ? StepCollectives::Beside() : collectives_.once(region.name);
   const auto lengthen = [&](double& seconds, double collectives) {
     const double computing =
@@ -371,6 +371,20 @@ void StepModel::add_collectives(const Region& region, Choice& choice) const {
   };
   lengthen(choice.forward_seconds, forward + first);
   lengthen(choice.backward_seconds, backward + last);
+}
+
+// In each pass: a rank's piece that waits on the host comes before it is gathered.
+StepCollectives::Beside StepModel::together_beside(std::string_view region) const {
+  StepCollectives::Beside beside = collectives_.in_each_pass(region);
+  const auto& all = streamed_.regions;
+  const auto place = std::ranges::find(all, region, &Streamed::Region::name);
+  if (place == all.end() || streamed_.collectives.empty() || !links_.are_there()) return beside;
+  const auto seconds_of = [&](std::uint64_t bytes) {
+    return static_cast<double>(bytes) / links_.to_device_rate;
+  };
+  if (place + 1 != all.end()) beside.forward += seconds_of(place[1].weight_bytes);
+  if (place != all.begin()) beside.backward += seconds_of(place[-1].weight_bytes);
+  return beside;
 }
 
 // Beside a region the weights of the next one come, in the order of the pass, and what the one before it made
@@ -487,7 +501,7 @@ double StepModel::seconds_alone() const {
   for (std::size_t i = 0; i < regions_.size(); ++i) {
     const Choice& any = problem_.regions[i]->front();
     const auto [first, last] = collectives_.once(regions_[i].name);
-    const auto [forward, backward] = collectives_.in_each_pass(regions_[i].name);
+    const auto [forward, backward] = together_beside(regions_[i].name);
     const auto longer = [&, share = share_of_passes(regions_[i])](double now, double each, double once) {
       const double slowdown = links_.peers.slowdown, computing = computing_of(now, share * each, slowdown);
       return share * (beside(computing / share, each + once, slowdown) - now / share);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "snug/base/export.h"
@@ -86,6 +87,7 @@ class SNUG_API StepModel {
   void add_streamed(const std::string& region, Choice& choice) const;
   double share_of_passes(const Region& region) const;
   void add_collectives(const Region& region, Choice& choice) const;
+  StepCollectives::Beside together_beside(std::string_view region) const;
   double seconds_alone() const;        // of a step's collectives, beside nothing
   double backward_seconds() const;     // of the last pass, without what is recomputed
   double forward_seconds() const;      // of the first pass

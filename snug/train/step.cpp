@@ -157,12 +157,14 @@ TrainingSetup::TrainingSetup(const TrainConfig& config, c10::Device device, cons
   account.adopt(model->parameters(), Category::Parameter);
   if (sharding) sharding->spread();
   auto claim = account.claim(Category::Optimizer);
-  optimizer = make_optimizer(sharding ? sharding->trained() : model->parameters(), config.optimizer,
-                             {.on_host = share(config.states_on_host),
-                              .store = account.host(),
-                              .update = update_time(config),
-                              .parameters = there,
-                              .stepped_there = share(config.stepped_on_host)});
+  optimizer =
+      make_optimizer(sharding ? sharding->trained() : model->parameters(), config.optimizer,
+                     {.on_host = share(config.states_on_host),
+                      .store = account.host(),
+                      .update = update_time(config),
+                      .parameters = there,
+                      .stepped_there = share(config.stepped_on_host),
+                      .elements = sharding ? sharding->largest_pieces() : std::vector<std::int64_t>()});
   if (sharding && update_time(config) == optim::UpdateTime::BeforeForward)
     sharding->set_before_gather(
         [updates = optimizer.get()](std::uint32_t region) { updates->finish_region(region); });

@@ -40,6 +40,34 @@ at::Tensor trained_as(const at::Tensor& parameter, const at::Tensor& piece) {
   return parameter.dim() >= 2 ? piece.view({1, -1}) : piece;
 }
 
+// A gather of which this rank's piece comes from the host. If it is called off that copy may still be under
+// way: nobody is told before it is over.
+class Gathered final : public host::Copy {
+ public:
+  Gathered(host::CopyPtr came, CollectivePtr gathered)
+      : came_(std::move(came)), gathered_(gathered ? host::CopyPtr(std::move(gathered)) : came_) {}
+  void wait() override {
+    finished_if_it_fails([this] { gathered_->wait(); });
+  }
+  void finish() override {
+    finished_if_it_fails([this] { gathered_->finish(); });
+  }
+  std::uint64_t number() const override { return gathered_->number(); }
+
+ private:
+  template <class Wait>
+  void finished_if_it_fails(const Wait& wait) {
+    try {
+      wait();
+    } catch (...) {
+      came_->finish();
+      throw;
+    }
+  }
+
+  const host::CopyPtr came_, gathered_;  // the same where there is nobody to gather from
+};
+
 // The pieces of a weight that other ranks have.
 class OnRanks final : public host::Source {
  public:
@@ -60,8 +88,13 @@ class OnRanks final : public host::Source {
       came = there_->fetch_weight(piece_, mine().mutable_data_ptr(), since);
     else if (piece_.defined())
       mine().copy_(piece_);
-    const CollectivePtr gathered = group_.all_gather(whole_, pieces_, what_, came);
-    return gathered ? gathered : came;
+    if (!came) return group_.all_gather(whole_, pieces_, what_);
+    try {
+      return std::make_shared<Gathered>(came, group_.all_gather(whole_, pieces_, what_, came));
+    } catch (...) {
+      came->finish();
+      throw;
+    }
   }
   host::CopyPtr send(const void*) override {
     const at::NoGradGuard no_grad;
@@ -91,6 +124,9 @@ Sharding::Sharding(std::shared_ptr<Group> group, const ShardingOptions& options)
     : group_(std::move(group)), options_(options) {
   check(options.stage >= 0 && options.stage <= 3, "the ZeRO stage must be 0, 1, 2 or 3, got ", options.stage);
   if (!options.there) return;
+  check(options.there->moved_by() == optim::MovedBy::Owner,
+        "a rank's pieces come and go as it shares them out, not with regions: make `there` with "
+        "MovedBy::Owner");
   const auto& [weights, gradients] = options.there->shares();
   check(weights == 0 || options.stage == 3, "weights on the host are pieces, which ZeRO stage 3 makes: got ",
         options.stage);
@@ -144,7 +180,8 @@ void Sharding::add(std::string_view name, at::TensorList parameters) {
     if (shared.trained.defined()) bound.push_back(shared.trained);
     hooks::bind_parameters(id, bound);
     if (shared.trained.defined())
-      pieces.push_back({shared.trained, shared.moving != nullptr, shared.has_gradients});
+      pieces.push_back(
+          {shared.trained, bucket.pieces[0].count, shared.moving != nullptr, shared.has_gradients});
   }
   if (!options_.there) return;
   options_.there->add_pieces(name, pieces);
@@ -194,6 +231,7 @@ Sharding::SharedPtr Sharding::make_shared(const Bucket& bucket, const std::vecto
     shared->piece = stretch(shared->whole, mine);
   }
   if (mine.count > 0 && !shared->moving) shared->trained = trained_as(first, shared->piece);
+  if (shared->trained.defined() && shared->has_gradients) shared->trained.set_grad_dtype(first.grad_dtype());
   return shared;
 }
 
@@ -209,6 +247,18 @@ std::vector<at::Tensor> Sharding::trained() const {
   check(!trained.empty(), "rank ", group_->rank(), " of ", group_->size(),
         " would have nothing to train: the model has too few parameters for so many ranks");
   return trained;
+}
+
+std::vector<std::int64_t> Sharding::largest_pieces() const {
+  std::vector<std::int64_t> largest;
+  for (const SharedPtr& shared : shared_) {
+    if (!shared->has_gradients) continue;
+    if (options_.stage == 0)
+      for (const Member& member : shared->members) largest.push_back(member.parameter.numel());
+    else if (shared->trained.defined())
+      largest.push_back(shared->pieces[0].count);
+  }
+  return largest;
 }
 
 std::vector<Sharding::Stretch> Sharding::own() const {
@@ -393,7 +443,9 @@ Sharding::Home Sharding::home_of(const at::Tensor& parameter) const {
 void Sharding::write(const at::Tensor& parameter, const std::function<void()>& fill) {
   const std::lock_guard lock(mutex_);
   const Shared* const shared = find(parameter);
-  shared && shared->moving ? shared->moving->write(fill) : fill();
+  if (!shared || !shared->moving) return fill();
+  tell_before_gather(shared->place);
+  shared->moving->write(fill);
 }
 
 void Sharding::read(const at::Tensor& parameter, const std::function<void(const at::Tensor&)>& look) {
@@ -402,6 +454,7 @@ void Sharding::read(const at::Tensor& parameter, const std::function<void(const 
   const Shared* const shared = find(parameter);
   if (!shared || !shared->moving) return look(parameter);
   const hooks::AsideScope aside;
+  tell_before_gather(shared->place);
   shared->moving->use();
   look(parameter);
   shared->moving->drop();

@@ -33,7 +33,8 @@
 //   const auto there = std::make_shared<optim::HostParameters>(device, store, shares, optim::MovedBy::Owner);
 //   zero::Sharding sharding(group, {.stage = 3, .there = there});
 //   ...
-//   AdamW optimizer(sharding.trained(), {.placement = {.on_host = 1, .store = store, .parameters = there}});
+//   AdamW optimizer(sharding.trained(), {.placement = {.on_host = 1, .store = store, .parameters = there,
+//                                                      .elements = sharding.largest_pieces()}});
 //
 // Every rank runs the same regions in the same order. What a rank's batch does not use of the model others'
 // must not use either.
@@ -80,6 +81,9 @@ class SNUG_API Sharding final : private hooks::RegionListener {
   // are [1, n] of matrices and [n] of others. They have gradients between finish_gradients() and zero_grad().
   std::vector<at::Tensor> trained() const;
 
+  // Of each of these the elements that the rank with the largest piece has.
+  std::vector<std::int64_t> largest_pieces() const;
+
   // The next backward is the last one before finish_gradients(), or the one after so many. Without this call
   // stages 0 and 1 sum in finish_gradients().
   void last_pass() { expect_passes(1); }
@@ -90,7 +94,8 @@ class SNUG_API Sharding final : private hooks::RegionListener {
   std::vector<at::Tensor> own_gradients() const;
   // Of all of these, of all ranks, which all call it: a number in fp32.
   at::Tensor gradient_norm();
-  // If it is larger, all gradients are scaled to this norm. Returns the norm before.
+  // If it is larger, all gradients are scaled to this norm. Returns the norm before. Gradients on the host
+  // are scaled by their optimizer's step() instead: see optim/clip.h.
   at::Tensor clip_grad_norm_(double max_norm);
   void zero_grad();  // frees the gradients, also those of the parameters
 

@@ -134,9 +134,9 @@ void Sharding::end_sum(Shared& shared) {
 }
 
 void Sharding::end_sums() {
+  if (options_.there) options_.there->leave_gradients();
   const std::vector<Shared*> ended = std::exchange(under_way_, {});
   if (ended.empty()) return;
-  if (options_.there) options_.there->leave_gradients();
   std::vector<at::Tensor> sums;
   for (Shared* const shared : ended) {
     end_sum(*shared);
@@ -161,7 +161,7 @@ void Sharding::finish_gradients() {
     if (options_.stage == 0) spread_sum(*shared);
     end_sums();
   }
-  if (options_.there) options_.there->leave_gradients();
+  end_sums();
   passes_left_ = 0;
   is_last_pass_ = false;
 }
@@ -170,13 +170,19 @@ at::Tensor Sharding::gradient_norm() {
   const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
   std::vector<at::Tensor> own, norms;
+  std::vector<std::size_t> places;  // of own's among the norms, whose order is that of the pieces
   for (const SharedPtr& shared : shared_)
-    if (options_.there && options_.there->gradient_is_there(shared->trained))
+    if (options_.there && options_.there->gradient_is_there(shared->trained)) {
       norms.push_back(options_.there->gradient_norm(shared->trained));
-    else if (const at::Tensor gradient = own_gradient(*shared); gradient.defined())
+    } else if (const at::Tensor gradient = own_gradient(*shared); gradient.defined()) {
       own.push_back(gradient);
-  if (!own.empty())
-    for (at::Tensor& norm : at::_foreach_norm(own, 2, at::kFloat)) norms.push_back(std::move(norm));
+      places.push_back(norms.size());
+      norms.emplace_back();
+    }
+  if (!own.empty()) {
+    const std::vector<at::Tensor> of_own = at::_foreach_norm(own, 2, at::kFloat);
+    for (std::size_t i = 0; i < places.size(); ++i) norms[places[i]] = of_own[i];
+  }
   const c10::Device device = shared_.at(0)->members[0].parameter.device();
   at::Tensor square = at::zeros({1}, at::TensorOptions(device).dtype(at::kDouble));
   if (!norms.empty()) square = at::stack(norms).to(at::kDouble).square().sum().view(1);
@@ -185,6 +191,10 @@ at::Tensor Sharding::gradient_norm() {
 
 at::Tensor Sharding::clip_grad_norm_(double max_norm) {
   check(max_norm > 0, "the norm to clip to must be above 0, got ", max_norm);
+  check(!options_.there || options_.there->shares().gradients == 0,
+        "gradients that wait on the host are clipped in the optimizer's step(): give it "
+        "clip_factor(gradient_norm(), ",
+        max_norm, ")");
   const at::NoGradGuard no_grad;
   const at::Tensor norm = gradient_norm();
   const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max_(1.0);
@@ -216,11 +226,17 @@ at::Tensor Sharding::own_gradient(const Shared& shared) const {
 
 void Sharding::zero_grad() {
   const std::lock_guard lock(mutex_);
+  complete_.clear();
+  for (Shared* const shared : std::exchange(under_way_, {})) {  // a backward failed
+    if (const CollectivePtr summed = std::exchange(shared->summed, nullptr)) summed->wait();
+    shared->is_under_way = false;
+  }
   for (const SharedPtr& shared : shared_) {
     for (const Member& member : shared->members) member.parameter.mutable_grad().reset();
     if (options_.there) options_.there->forget_gradient(shared->trained);
     if (shared->trained.defined()) shared->trained.mutable_grad().reset();
     shared->gradient.reset();
+    shared->ready = 0;
     shared->is_summed = false;
   }
 }

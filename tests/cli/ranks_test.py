@@ -135,6 +135,14 @@ class Stages(Ranks):
                         self.assertEqual(self.numbers(run), self.numbers(f"{number}-{stage}"))
                         self.assertEqual(self.weights(run, 12), self.weights(f"{number}-{stage}", 12))
 
+    def test_whose_pieces_are_just_too_small_to_leave_do_as_the_others(self):
+        """Of the four ranks the last one has 16,376 elements of a matrix, the others 16,392."""
+        self.write("model.json", json.dumps({**MODEL, "hidden_size": 272, "intermediate_size": 241}))
+        document = self.trains("--batch-size", 4, "--ranks", 4, "--zero-stage", 3, "--steps", 2, "--out-dir", "run", "--no-save", *ON_HOST)
+        self.assertEqual(document["measured"]["peak_bytes"], document["predicted"]["peak_bytes"])
+        for peak in document["peak_bytes_of_ranks"]:
+            self.assertAlmostEqual(peak, document["predicted"]["peak_bytes"], delta=64 * 1024)
+
     def test_a_budget_below_their_states_sends_pieces_to_the_host(self):
         link = dict.fromkeys(("to_host_rate", "to_device_rate", "both_ways_rate"), 1e10)
         self.write("hardware.json", json.dumps({**HARDWARE, **link}))

@@ -15,6 +15,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <barrier>
 #include <mutex>
 #include <optional>
@@ -294,9 +295,11 @@ TEST_F(Stages, WithPiecesOnTheHostLeaveNothingOfThemOnTheDevice) {
   EXPECT_EQ(away(), 2);
   const double norm = sharding.gradient_norm().item<double>();
   EXPECT_NEAR(norm, optim::grad_norm(sharding.own_gradients()).item<double>(), 1e-5 * norm);
-  EXPECT_NE(
-      testing::message_of<c10::Error>([&] { sharding.clip_grad_norm_(norm / 2); }).find("clips in step()"),
-      std::string::npos);
+  EXPECT_NE(testing::message_of<Error>([&] {
+              sharding.clip_grad_norm_(norm / 2);
+            }).find("are clipped in the optimizer's step()"),
+            std::string::npos);
+  EXPECT_EQ(sharding.gradient_norm().item<double>(), norm) << "none was scaled";
   sharding.zero_grad();
   EXPECT_EQ(away(), 0);
   EXPECT_EQ(sharding.gradient_norm().item<double>(), 0);
@@ -312,6 +315,140 @@ TEST_F(Stages, WithoutPiecesHaveNothingForTheHost) {
   EXPECT_NE(testing::message_of<Error>([&] { with(2, {.weights = 1}); }).find("ZeRO stage 3 makes: got 2"),
             std::string::npos);
   EXPECT_NE(testing::message_of<Error>([&] { with(1, {.gradients = 1}); }).find("stages 2 and 3 make: got 1"),
+            std::string::npos);
+}
+
+// Two weights, in regions of their own, whose pieces may be on the host.
+struct TwoThere {
+  explicit TwoThere(std::shared_ptr<Group> group = imagined_group(0, 1), optim::HostShares shares = {1, 1},
+                    optim::MovedBy by = optim::MovedBy::Owner)
+      : there(std::make_shared<optim::HostParameters>(at::kCPU, store, shares, by)),
+        sharding(std::move(group), {.stage = 3, .there = there}) {
+    const at::Generator random = at::detail::createCPUGenerator(3);
+    for (at::Tensor& weight : weights) {
+      weight = at::randn({kWider, kWider}, random).requires_grad_(true);
+    }
+    for (std::size_t i = 0; i < weights.size(); ++i) sharding.add(region(i), {weights[i]});
+  }
+  static std::string region(std::size_t i) { return "two." + std::to_string(i); }
+
+  void pass(bool fails = false) {
+    at::Tensor x = at::ones({3, kWider});
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const hooks::RegionScope scope(region(i));
+      x = at::linear(x, weights[i]);
+      if (fails && i == 0)
+        x.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("somebody's hook"); });
+    }
+    x.square().sum().backward();
+  }
+
+  const std::shared_ptr<host::Store> store =
+      std::make_shared<host::Store>(at::kCPU, host::StoreOptions{.budget_bytes = 64_MiB});
+  const std::shared_ptr<optim::HostParameters> there;
+  std::array<at::Tensor, 2> weights;
+  Sharding sharding;
+};
+
+// Whoever reads weights sees the updates that wait for their region's forward.
+TEST_F(Stages, AreReadAfterTheUpdatesThatWait) {
+  for (const double stepped_there : {0.0, 1.0})
+    for (const double share : {0.0, 1.0}) {
+      TwoThere two(imagined_group(0, 1), {share, share});
+      optim::AdamW optimizer(two.sharding.trained(),
+                             {.placement = {.on_host = 1,
+                                            .store = two.store,
+                                            .update = optim::UpdateTime::BeforeForward,
+                                            .parameters = two.there,
+                                            .stepped_there = stepped_there}});
+      two.sharding.set_before_gather([&](hooks::RegionId region) { optimizer.finish_region(region); });
+      two.pass();
+      two.sharding.finish_gradients();
+      optimizer.step(0.1);
+      two.sharding.zero_grad();
+      two.sharding.finish_update();
+      at::Tensor first, second;
+      const auto read = [&](at::Tensor& into) {
+        two.sharding.read(two.weights[1], [&](const at::Tensor& whole) { into = whole.detach().clone(); });
+      };
+      read(first);
+      optimizer.finish();
+      read(second);
+      EXPECT_TRUE(at::equal(first, second)) << share << ", stepped there " << stepped_there;
+    }
+}
+
+TEST_F(Stages, GoOnAfterABackwardThatFailed) {
+  std::vector<double> norms;
+  for (const double share : {0.0, 1.0})
+    for (const bool fails : {false, true}) {
+      TwoThere two(imagined_group(0, 1), {share, share});
+      if (fails) {
+        two.pass();
+        EXPECT_THROW(two.pass(/*fails=*/true), std::runtime_error);
+        two.sharding.zero_grad();
+      }
+      two.pass();
+      two.pass();
+      two.sharding.finish_gradients();
+      norms.push_back(two.sharding.gradient_norm().item<double>());
+    }
+  EXPECT_EQ(norms, std::vector<double>(4, norms[0]));
+}
+
+TEST_F(Stages, SendGradientsOfAnotherTypeThanTheWeights) {
+  TwoThere two;
+  const at::Tensor weight = at::zeros({kWider, kWider}, at::kBFloat16).requires_grad_(true);
+  weight.set_grad_dtype(at::kFloat);
+  two.sharding.add("two.more", {weight});
+  {
+    const hooks::RegionScope scope("two.more");
+    at::linear(at::ones({3, kWider}, at::kBFloat16), weight).sum().backward();
+  }
+  two.sharding.finish_gradients();
+  const at::Tensor piece = two.sharding.trained().back();
+  ASSERT_TRUE(two.there->gradient_is_there(piece));
+  EXPECT_EQ(two.there->home_of_gradient(piece).scalar_type(), at::kFloat);
+}
+
+// Its ranks are lost when they are asked to gather.
+class LostGroup final : public Group {
+ public:
+  LostGroup() : Group(0, 1) {}
+  CollectivePtr all_gather(const at::Tensor&, const Pieces&, const std::string&,
+                           const host::CopyPtr&) override {
+    throw RankFailure("rank 1 is lost");
+  }
+  CollectivePtr reduce_scatter(const at::Tensor&, const Pieces&, const std::string&) override {
+    return nullptr;
+  }
+  std::vector<std::string> exchange(const std::string& mine, const std::string&) override { return {mine}; }
+  void abort(const std::exception_ptr&) override {}
+  std::string carrier() const override { return ""; }
+};
+
+// The copy of a piece into memory that goes at once: the address sanitizer sees it.
+TEST_F(Stages, WaitForAPieceThatComesWhenItsGatherFails) {
+  for (int i = 0; i < 20; ++i) {
+    TwoThere two(std::make_shared<LostGroup>());
+    EXPECT_THROW(two.pass(), RankFailure);
+  }
+}
+
+TEST_F(Stages, NamePiecesThatAreInOtherHands) {
+  EXPECT_NE(testing::message_of<Error>([] {
+              TwoThere(imagined_group(0, 1), {1, 1}, optim::MovedBy::Regions);
+            }).find("make `there` with MovedBy::Owner"),
+            std::string::npos);
+  TwoThere two;
+  EXPECT_NE(testing::message_of<Error>([&] {
+              two.there->add("more", {at::zeros({kWider, kWider})});
+            }).find("make it with MovedBy::Regions"),
+            std::string::npos);
+  const at::Tensor elsewhere = at::zeros({kWider, kWider}, at::kMeta).requires_grad_(true);
+  EXPECT_NE(testing::message_of<Error>([&] {
+              two.sharding.add("more", {elsewhere});
+            }).find("pieces of region \"more\" are on meta, expected cpu"),
             std::string::npos);
 }
 
