@@ -94,18 +94,22 @@ void run(const Flags& flags) {
   planner = planned.planner;
   const plan::Decision& decision = planned.decision;
   if (!flags.out.empty() && decision.fits) plan::save_plan(planned.plan, flags.out);
+  const auto alternatives = decision.fits
+                                ? std::vector<Alternative>()
+                                : what_fits(training, config, options.budget_bytes, chosen.hardware);
   train::take(planned.plan, config);
 
   if (flags.json) {
     Json document =
         plan_document(config, planned, train::predict(largest_step(training, config)).peak, chosen);
     if (flags.sweep) document["sweep"] = sweep_document(*planner);
+    if (!decision.fits) document["alternatives"] = to_json(alternatives);
     print_json(document);
   } else {
     if (flags.sweep) print(sweep_table(*planner) + "\n");
     if (decision.fits) print(ladder(largest_step(training, config), *planner, decision, chosen));
   }
-  if (!decision.fits) throw AnswerIsNo(does_not_fit(training, config, planned, chosen.hardware));
+  if (!decision.fits) throw AnswerIsNo(does_not_fit(training, config, planned, alternatives));
 }
 
 }  // namespace

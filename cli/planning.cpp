@@ -88,7 +88,8 @@ plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware&
   const PlanOptions options{
       .budget_bytes = budget_bytes, .host_budget_bytes = config.host_bytes(), .hardware = hardware};
   PlannedStep planned = plan_stages(flags, options, config);
-  if (!planned.decision.fits) throw AnswerIsNo(does_not_fit(flags, config, planned, hardware));
+  if (!planned.decision.fits)
+    throw AnswerIsNo(does_not_fit(flags, config, planned, what_fits(flags, config, budget_bytes, hardware)));
   train::take(std::move(planned.plan), config);
   return planned.decision;
 }

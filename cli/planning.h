@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/alternatives.h"
 #include "cli/training_flags.h"
 #include "snug/plan/hardware.h"
 #include "snug/plan/planner.h"
@@ -52,9 +53,9 @@ std::string ladder(const train::TrainConfig& config, const plan::Planner& planne
                    const plan::Decision& decision, const ChosenHardware& hardware);
 // In two lines, for a run that is about to use it.
 std::string in_short(const plan::Decision& decision, const plan::Plan& plan);
-// What does not fit, by how much, and what would help.
+// What does not fit, by how much, and what does.
 std::string does_not_fit(const TrainingFlags& flags, const train::TrainConfig& config,
-                         const PlannedStep& planned, const plan::Hardware& hardware);
+                         const PlannedStep& planned, const std::vector<Alternative>& alternatives);
 std::string verified_text(const Verified& verified);
 std::string sweep_table(const plan::Planner& planner);
 

@@ -105,21 +105,6 @@ StatesThere states_of_leanest(const TrainingFlags& flags, train::TrainConfig con
           peak[trace::Category::Optimizer]};
 }
 
-// If it is the host's memory that keeps plans from being leaner.
-std::string more_on_the_host(const TrainingFlags& flags, const train::TrainConfig& config,
-                             const Decision& limited, const plan::Hardware& hardware) {
-  constexpr std::uint64_t kAnySize = std::uint64_t{1} << 60;
-  if (hardware.to_host_rate == 0) return "";
-  const Decision more =
-      plan_step(step_for(flags, config, hardware),
-                {.budget_bytes = limited.budget_bytes, .host_budget_bytes = kAnySize, .hardware = hardware})
-          .decision;
-  if (more.taken.peak_bytes >= limited.taken.peak_bytes) return "";
-  return fmt::format("  a --host-budget of {} instead of {}: {} {}\n", format_bytes(more.taken.host_bytes),
-                     format_bytes(config.host_bytes().value_or(plan::links_of(hardware).host_bytes)),
-                     more.fits ? "a plan takes" : "the least is", format_bytes(more.taken.peak_bytes));
-}
-
 }  // namespace
 
 std::string ladder(const train::TrainConfig& config, const Planner& planner, const Decision& decision,
@@ -167,7 +152,7 @@ std::string in_short(const Decision& decision, const plan::Plan& plan) {
 }
 
 std::string does_not_fit(const TrainingFlags& flags, const train::TrainConfig& config,
-                         const PlannedStep& planned, const plan::Hardware& hardware) {
+                         const PlannedStep& planned, const std::vector<Alternative>& alternatives) {
   const Decision& decision = planned.decision;
   const Planner& planner = *planned.planner;
   const StatesThere states = states_of_leanest(flags, config, planned.plan);
@@ -181,19 +166,14 @@ std::string does_not_fit(const TrainingFlags& flags, const train::TrainConfig& c
       format_bytes(decision.taken.peak_bytes - std::min(decision.taken.peak_bytes, states.total())));
   if (decision.taken.host_bytes > 0)
     text += fmt::format("  on the host{:>12}, beside these\n", format_bytes(decision.taken.host_bytes));
-  text += "\nwhat would help:\n" + more_on_the_host(flags, config, decision, hardware);
+  if (!alternatives.empty())
+    return text + "\nwhat fits (another split of the batch may be faster still):\n" +
+           cli::text(alternatives) + "beside what was given, one of these at a time";
+  text += "\nno other optimizer, precision, length, preset or number of GPUs that was tried fits either: ";
   if (states.total() > decision.budget_bytes)
-    return text + fmt::format(
-                      "  a smaller model, or more memory: parameters, gradients and optimizer states alone "
-                      "take {}",
-                      format_bytes(states.total()));
-  const auto micro_batch = [](const plan::Candidate& candidate) {
-    return candidate.setting[plan::kMicroBatch];
-  };
-  if (micro_batch(planner.candidates().front()) == micro_batch(planner.candidates().back()) &&
-      config.batch_size > 1)
-    text += "  a smaller --micro-batch, or none, so that the planner may split the batch\n";
-  return text + "  a shorter --seq-len, or more memory";
+    return text + fmt::format("parameters, gradients and optimizer states alone take {}",
+                              format_bytes(states.total()));
+  return text + "more memory is needed";
 }
 
 std::string verified_text(const Verified& verified) {

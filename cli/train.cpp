@@ -41,7 +41,7 @@ constexpr auto kExamples = R"(Examples:
       Learn from plain text, its bytes as tokens.
   snug train --data book.txt --budget 150MiB --json > result.json
       In 150 MiB: the batch is split and values are recomputed as far as it takes, and the budget holds. Exit status 1
-      and what would help if nothing fits.
+      and what fits instead if this does not.
   snug train --data book.txt --out-dir runs/book --steps 500 --save-every 100 --resume
       Go on where a run was stopped, or killed, within the budget that it had: the steps that follow are the same,
       bit for bit, as long as the flags are and the batch is split as before. Ctrl-C saves first; exit status 130.
