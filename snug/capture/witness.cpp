@@ -45,8 +45,9 @@ void Witness::on_operator(hooks::OperatorCall& call) {
     if (!says_meta(error.what_without_backtrace())) throw;
     const std::string region = hooks::region_name(hooks::current_region());
     fail("operation ", call.op.operator_name(), region.empty() ? "" : " in region ", region,
-         " cannot be captured on Meta: it needs the values of tensors or has no Meta kernel; capture on a "
-         "real device instead");
+         " cannot be captured on Meta: it needs the values of tensors or has no Meta kernel; a Session that "
+         "has "
+         "a budget and no plan plans from a step where it runs");
   }
 }
 

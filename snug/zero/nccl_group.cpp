@@ -220,10 +220,10 @@ class NcclGroup final : public Group {
       for (std::int64_t rank = 0; rank < size(); ++rank) pieces.push_back({rank * each, each});
       const at::Tensor even = whole.narrow(0, 0, size() * each);
       finish_in_time(reduce_scatter(even, pieces, "memory of NCCL"), "first sums");
-      finish_in_time(all_gather(even, pieces, "memory of NCCL"), "first gather");
+      finish_in_time(all_gather(even, pieces, "memory of NCCL", nullptr), "first gather");
       ++pieces.back().count;
       finish_in_time(reduce_scatter(whole, pieces, "memory of NCCL"), "first sums of uneven pieces");
-      finish_in_time(all_gather(whole, pieces, "memory of NCCL"), "first gather of uneven pieces");
+      finish_in_time(all_gather(whole, pieces, "memory of NCCL", nullptr), "first gather of uneven pieces");
     }
     c10::cuda::CUDACachingAllocator::emptyCache();
   }
