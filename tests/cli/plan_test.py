@@ -192,6 +192,13 @@ class Machines(PlanTest):
         self.assertAlmostEqual(sum(size for name, size in rows.items() if name != "on the host"), least, delta=30)
         self.assertGreater(rows["on the host"], rows.get("optimizer", 0))
 
+    def test_ranks_of_a_machine_share_its_host(self):
+        arguments = ("--model", "gpt2-medium", "--hardware", "rtx4090", "--batch-size", 4, "--seq-len", 512, "--ranks", 4, "--zero-stage", 1,
+                     "--budget", "3600MiB")
+        alone, together = (self.json("plan", *arguments, "--ranks-per-machine", here) for here in (1, 4))
+        self.assertGreater(alone["predicted"]["host_bytes"], 0)
+        self.assertGreater(alone["stepped_on_host"], together["stepped_on_host"])
+
     def test_a_faster_machine_is_faster(self):
         h200, l4 = (self.plan("--hardware", name)["plain"]["step_seconds"] for name in ("h200", "l4"))
         self.assertLess(h200, l4)

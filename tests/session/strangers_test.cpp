@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/transformerlayer.h>
 #include <torch/optim/adamw.h>
 
 #include <functional>
@@ -293,6 +294,48 @@ TEST_F(Strangers, APlanAboveTheBudgetGivenWithItIsRefused) {
               Session({}, {.plan = plan, .budget_bytes = 1_MiB});
             }).find("the plan needs 2.0 MiB, `budget` is 1.0 MiB"),
             std::string::npos);
+}
+
+// torch's own encoder compares tensors, and its attention has no kernel on Meta: a plan comes from a step
+// here.
+TEST_F(Strangers, StandardAttentionIsPlannedWhereItRuns) {
+  at::manual_seed(3);
+  std::vector<torch::nn::TransformerEncoderLayer> layers;
+  std::vector<at::Tensor> parameters;
+  for (int i = 0; i < 4; ++i) {
+    layers.emplace_back(torch::nn::TransformerEncoderLayerOptions(kWidth, 4).dim_feedforward(128).dropout(0));
+    for (const at::Tensor& parameter : layers.back()->parameters()) parameters.push_back(parameter);
+  }
+  const at::Tensor batch = at::randn({32, 16, kWidth});  // positions, rows
+  const auto backward = [&] {
+    at::Tensor x = batch;
+    for (std::size_t i = 0; i < layers.size(); ++i)
+      x = region("encoder" + std::to_string(i), [&] {
+        const at::Tensor heads = layers[i]->forward(x).view({32, 16, 4, kWidth / 4}).permute({1, 2, 0, 3});
+        const at::Tensor mixed = at::scaled_dot_product_attention(heads, heads, heads, {}, 0, true);
+        return x + mixed.permute({2, 0, 1, 3}).reshape({32, 16, kWidth});
+      });
+    x.square().mean().backward();
+  };
+  std::vector<at::Tensor> expected;
+  std::uint64_t plain = 0;
+  {
+    Session session(parameters, {});
+    backward();
+    session.end_step();
+    plain = session.measured().budget_use;
+  }
+  for (at::Tensor& parameter : parameters) expected.push_back(std::exchange(parameter.mutable_grad(), {}));
+  int planned = 0;
+  every_budget(
+      parameters, plan::preset("cpu"), plain,
+      [&](int) {
+        backward();
+        for (std::size_t i = 0; i < parameters.size(); ++i)
+          EXPECT_TRUE(at::equal(parameters[i].grad(), expected[i])) << i;
+      },
+      [&](Session& session) { planned += session.plan() && session.is_as_planned(); });
+  EXPECT_GT(planned, 8);
 }
 
 TEST_F(Strangers, ABudgetIsOfTheDeviceOnWhichTheParametersAre) {
