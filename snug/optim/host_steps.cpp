@@ -72,8 +72,13 @@ AskedOfHost HostSteps::push(std::size_t i, const at::Tensor& parameter, const at
     asked.sent.push_back(store_->link().copy_to_host(from.const_data_ptr(), to.mutable_data_ptr(),
                                                      from.nbytes(), nullptr, begun_));
   };
-  if (gradient.defined()) send(gradient, home.gradient);
-  if (home.has_weight_here) send(parameter, home.weight);
+  try {
+    if (gradient.defined()) send(gradient, home.gradient);
+    if (home.has_weight_here) send(parameter, home.weight);
+  } catch (...) {  // what was asked for before still reads what the caller may free then
+    for (const host::CopyPtr& copy : asked.sent) copy->finish();
+    throw;
+  }
   before.push_back(numbers_sent_);
   before.insert(before.end(), asked.sent.begin(), asked.sent.end());
   const at::Tensor row = numbers_there_.select(0, static_cast<std::int64_t>(i));
@@ -92,6 +97,7 @@ AskedOfHost HostSteps::push(std::size_t i, const at::Tensor& parameter, const at
 
 void HostSteps::finish() {
   if (worker_) worker_->finish();
+  if (numbers_sent_) numbers_sent_->finish();
 }
 
 }  // namespace snug::optim
