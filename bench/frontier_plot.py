@@ -15,13 +15,13 @@ FIGURES, PICTURE = ROOT / "bench/results/frontier.csv", ROOT / "docs/frontier.sv
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 820, 440, 64, 24, 52, 48
 GIB, RATES = (7, 70), (25_000, 72_000)
 TICKS = (8, 12, 16, 24, 32, 48, 64)
-KINDS = {"snug": ("snug", "exact states"), "exact": ("peer exact", "peers, exact states"),
+KINDS = {"snug": ("snug", "snug, exact states"), "exact": ("peer exact", "peers, exact states"),
          "bf16 or 8-bit": ("peer less", "peers, states in bf16 or 8 bits"),
          "stochastic rounding": ("peer rounded", "peers, stochastic rounding")}
 STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #24292f; }
   .title { font-size: 15px; font-weight: 600; }
-  .axis { stroke: #8c959f; fill: none; } .grid { stroke: #d0d7de; stroke-width: 0.6; }
+  .grid { stroke: #d0d7de; stroke-width: 0.6; }
   .back { fill: #ffffff; }
   .snug { stroke: #cf222e; fill: #cf222e; } .exact { stroke: #0969da; fill: #0969da; }
   .less { stroke: #8250df; fill: #8250df; } .rounded { stroke: #1a7f37; fill: #1a7f37; }
@@ -74,8 +74,8 @@ def series(rows):
 def legend():
     x = LEFT
     for kind, text in KINDS.values():
-        yield f'<circle class="{kind}" cx="{x + 5}" cy="36" r="4"/><text x="{x + 14}" y="40">{escape("snug, " + text if kind == "snug" else text)}</text>'
-        x += 28 + 6.2 * (len(text) + (6 if kind == "snug" else 0))
+        yield f'<circle class="{kind}" cx="{x + 5}" cy="36" r="4"/><text x="{x + 14}" y="40">{escape(text)}</text>'
+        x += 28 + 6.2 * len(text)
 
 
 def drawn():

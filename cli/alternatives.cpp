@@ -27,8 +27,9 @@ class Search {
       : flags_(flags), budget_bytes_(budget_bytes), hardware_(hardware) {}
 
   // Whether it was one.
-  bool add(const std::string& text, TrainConfig config, int more_ranks = 1) {
-    const auto found = planned(text, std::move(config), more_ranks);
+  bool add(const std::string& text, const TrainConfig& config) { return add(text, config, hardware_); }
+  bool add(const std::string& text, const TrainConfig& config, const plan::Hardware& hardware) {
+    const auto found = planned(text, config, hardware);
     if (found) found_.push_back(*found);
     return found.has_value();
   }
@@ -38,27 +39,23 @@ class Search {
     constexpr std::uint64_t kAnySize = std::uint64_t{1} << 60;
     TrainConfig unlimited = config;
     unlimited.host_budget_bytes = kAnySize;
-    const auto found = planned("", std::move(unlimited), 1);
+    const auto found = planned("", std::move(unlimited), hardware_);
     return found ? std::optional(found->host_bytes) : std::nullopt;
   }
 
   std::vector<Alternative> take() { return std::move(found_); }
 
  private:
-  std::optional<Alternative> planned(const std::string& text, TrainConfig config, int more_ranks) const {
-    plan::Hardware hardware = hardware_;
-    if (more_ranks > 1 && config.ranks == more_ranks && hardware.is_gpu) {  // it was one alone
-      hardware.outside_bytes += plan::kUsualNccl;
-      share_host(hardware, std::min(config.ranks, config.all_ranks().per_machine));
-    }
+  std::optional<Alternative> planned(const std::string& text, TrainConfig config,
+                                     const plan::Hardware& hardware) const {
     try {
       if (!flags_.micro_batch && !flags_.accumulation) config.micro_batch = 1;  // divides any batch
       train::validate(config);
       const PlannedStep planned = plan_step(
           leanest(config, hardware),
           {.budget_bytes = budget_bytes_, .host_budget_bytes = config.host_bytes(), .hardware = hardware});
-      const auto& [taken, fits] = std::pair(planned.decision.taken, planned.decision.fits);
-      if (!fits) return std::nullopt;
+      if (!planned.decision.fits) return std::nullopt;
+      const plan::Offer& taken = planned.decision.taken;
       const auto tokens = static_cast<double>(config.batch_size * config.seq_len);
       return Alternative{text, taken.peak_bytes, taken.host_bytes, taken.seconds, tokens / taken.seconds};
     } catch (const Error&) {  // no such step
@@ -101,10 +98,7 @@ std::vector<std::pair<std::string, models::ModelConfig>> smaller_presets(const T
   std::vector<std::pair<std::string, models::ModelConfig>> smaller;
   if (!models::find_preset(config.model_name)) return smaller;
   const std::uint64_t all = models::parameter_count(config.model);
-  std::string names = models::preset_names() + ", ";
-  while (!names.empty()) {
-    const std::string name = names.substr(0, names.find(", "));
-    names.erase(0, name.size() + 2);
+  for (const std::string& name : models::presets()) {
     const auto preset = models::find_preset(name);
     if (kind_of(name) == kind_of(config.model_name) && models::parameter_count(*preset) < all &&
         preset->max_positions >= config.seq_len)
@@ -158,13 +152,15 @@ std::vector<Alternative> what_fits(const TrainingFlags& flags, const TrainConfig
   }
   constexpr int kMostRanks = 8;
   if (hardware.is_gpu)
-    for (int ranks = 2 * config.ranks; ranks <= kMostRanks; ranks *= 2)
-      if (search.add(fmt::format("--ranks {}", ranks), with([&](TrainConfig& c) {
-                       c.ranks = ranks;
-                       c.zero_stage = 3;
-                     }),
-                     config.ranks == 1 ? ranks : 1))
+    for (int ranks = 2 * config.ranks; ranks <= kMostRanks; ranks *= 2) {
+      const TrainConfig more = with([&](TrainConfig& c) {
+        c.ranks = ranks;
+        c.zero_stage = 3;
+      });
+      if (search.add(fmt::format("--ranks {}", ranks), more,
+                     config.ranks == 1 ? of_one_rank(hardware, more) : hardware))
         break;
+    }
   return search.take();
 }
 

@@ -1,7 +1,6 @@
 // snug plan: what it takes to fit a budget, before there is a run.
 #include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -73,10 +72,7 @@ void run(const Flags& flags) {
   if (config.ranks > 1 && config.device.is_cpu() && !std::getenv("OMP_NUM_THREADS"))
     at::set_num_threads(threads_of_rank(config.ranks));
   check(!flags.measure || config.ranks == 1, "--measure times steps of one rank: leave out --ranks");
-  if (config.ranks > 1 && chosen.hardware.is_gpu) {
-    chosen.hardware.outside_bytes += plan::kUsualNccl;
-    share_host(chosen.hardware, std::min(config.ranks, config.all_ranks().per_machine));
-  }
+  if (config.ranks > 1 && chosen.hardware.is_gpu) chosen.hardware = of_one_rank(chosen.hardware, config);
   const Step step = step_for(training, config, chosen.hardware);
   PlanOptions options{.host_budget_bytes = config.host_budget_bytes, .hardware = chosen.hardware};
   auto planner = make_planner(step, options);

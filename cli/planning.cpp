@@ -32,6 +32,12 @@ void share_host(plan::Hardware& hardware, int ranks) {
   hardware.adam_rate /= ranks;
 }
 
+plan::Hardware of_one_rank(plan::Hardware hardware, const train::TrainConfig& config) {
+  hardware.outside_bytes += plan::kUsualNccl;
+  share_host(hardware, std::min(config.ranks, config.all_ranks().per_machine));
+  return hardware;
+}
+
 train::TrainConfig largest_step(const TrainingFlags& flags, const train::TrainConfig& config) {
   train::TrainConfig largest = config;
   largest.seq_len = flags.max_tokens.value_or(config.seq_len);

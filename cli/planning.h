@@ -30,6 +30,9 @@ ChosenHardware choose_hardware(const std::string& given, c10::Device device);
 
 // What each of so many ranks of a machine has of its host: memory, and cores to update parameters with.
 void share_host(plan::Hardware& hardware, int ranks);
+// Of a GPU that is one of several ranks, which are not here: what is left beside NCCL, and its part of the
+// host.
+plan::Hardware of_one_rank(plan::Hardware hardware, const train::TrainConfig& config);
 
 // Where ranks may choose what they share out, config.zero_stage becomes that of the fastest plan that fits,
 // the lowest of those that are about as fast; of the leanest plan if none fits. `planner`: of the first

@@ -116,11 +116,17 @@ std::optional<ModelConfig> find_preset(std::string_view name) {
   return std::nullopt;
 }
 
+std::vector<std::string> presets() {
+  std::vector<std::string> names;
+  for (const Preset& preset : kPresets) names.emplace_back(preset.name);
+  return names;
+}
+
 std::string preset_names() {
   std::string names;
-  for (const Preset& preset : kPresets) {
+  for (const std::string& name : presets()) {
     if (!names.empty()) names += ", ";
-    names += preset.name;
+    names += name;
   }
   return names;
 }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "snug/base/export.h"
 #include "snug/models/config.h"
@@ -11,6 +12,7 @@
 namespace snug::models {
 
 SNUG_API std::optional<ModelConfig> find_preset(std::string_view name);
-SNUG_API std::string preset_names();  // "tiny, llama-1.3b, ...", for messages and help
+SNUG_API std::vector<std::string> presets();  // their names
+SNUG_API std::string preset_names();          // "tiny, llama-1.3b, ...", for messages and help
 
 }  // namespace snug::models

@@ -34,6 +34,14 @@ at::Tensor norm_of_norms(const std::vector<at::Tensor>& norms) {
   return norms.empty() ? at::zeros({}, at::kFloat) : at::linalg_vector_norm(at::stack(norms), 2);
 }
 
+void fill_in_norms(std::vector<at::Tensor>& norms, const std::vector<at::Tensor>& gradients) {
+  if (gradients.empty()) return;
+  const std::vector<at::Tensor> found = at::_foreach_norm(gradients, 2, at::kFloat);
+  auto next = found.begin();
+  for (at::Tensor& norm : norms)
+    if (!norm.defined()) norm = *next++;
+}
+
 at::Tensor clip_factor(const at::Tensor& norm, double max_norm) {
   check(max_norm > 0, "the norm to clip to must be above 0, got ", max_norm);
   return (max_norm / (norm + 1e-6)).clamp_max_(1.0);

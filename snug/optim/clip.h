@@ -20,6 +20,9 @@ SNUG_API at::Tensor grad_norm(const std::vector<at::Tensor>& gradients);
 // The same from the norm of each.
 SNUG_API at::Tensor norm_of_norms(const std::vector<at::Tensor>& norms);
 
+// Of these gradients, in this order, where a norm is not known yet: undefined.
+SNUG_API void fill_in_norms(std::vector<at::Tensor>& norms, const std::vector<at::Tensor>& gradients);
+
 // min(1, max_norm / (norm + 1e-6)), as torch has it. max_norm is above 0.
 SNUG_API at::Tensor clip_factor(const at::Tensor& norm, double max_norm);
 

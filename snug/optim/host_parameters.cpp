@@ -86,8 +86,7 @@ void HostParameters::add(std::string_view name, at::TensorList parameters) {
     if (parameter.numel() < host::kFewElements) continue;
     if (is_chosen(shares_.gradients, place) && parameter.requires_grad())
       take_gradient(regions_.back(), parameter);
-    if (is_chosen(shares_.weights, place))
-      take_weight(regions_.back(), parameter, why_away(std::string(name)));
+    if (is_chosen(shares_.weights, place)) take_weight(regions_.back(), parameter);
   }
 }
 
@@ -102,12 +101,11 @@ void HostParameters::add_pieces(std::string_view name, const std::vector<Piece>&
           device_);
     if (largest < host::kFewElements) continue;
     if (has_gradient && is_chosen(shares_.gradients, place)) take_gradient(regions_[place], piece);
-    if (may_leave && is_chosen(shares_.weights, place))
-      take_weight(regions_[place], piece, why_piece_away(std::string(name)));
+    if (may_leave && is_chosen(shares_.weights, place)) take_weight(regions_[place], piece);
   }
 }
 
-void HostParameters::take_weight(Region& region, const at::Tensor& parameter, const std::string& why_away) {
+void HostParameters::take_weight(Region& region, const at::Tensor& parameter) {
   check(parameter.is_contiguous() && host::fills_its_storage(parameter),
         "a weight that is to leave for the host must have its memory for itself: ", parameter.sizes(),
         " of region \"", region.load.region, "\" is a view");
@@ -118,7 +116,9 @@ void HostParameters::take_weight(Region& region, const at::Tensor& parameter, co
       if (told.before_write) told.before_write(weight);
   };
   region.weights.push_back(std::make_unique<host::MovingTensor>(
-      parameter, host, link, host::MovingTensorOptions{why_away, hooks::announce_parameter, before_send}));
+      parameter, host, link,
+      host::MovingTensorOptions{(guard_ ? why_away : why_piece_away)(region.load.region),
+                                hooks::announce_parameter, before_send}));
   region.weights.back()->drop();
   if (guard_) moving_.add(place_of(region.id), region.weights.back().get());
   weights_[parameter.unsafeGetTensorImpl()] = region.weights.back().get();

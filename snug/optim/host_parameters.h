@@ -150,7 +150,7 @@ class SNUG_API HostParameters final : private hooks::RegionListener {
   void before_replay(hooks::RegionId id, at::TensorList parameters) override;
 
   std::size_t place_of(hooks::RegionId id) const;
-  void take_weight(Region& region, const at::Tensor& parameter, const std::string& why_away);
+  void take_weight(Region& region, const at::Tensor& parameter);
   void take_gradient(Region& region, const at::Tensor& parameter);
   void leave_all_but(std::size_t place);  // gradients
   void send(const std::vector<HostGradient*>& gradients);

@@ -76,7 +76,7 @@ AskedOfHost HostSteps::push(std::size_t i, const at::Tensor& parameter, const at
     if (gradient.defined()) send(gradient, home.gradient);
     if (home.has_weight_here) send(parameter, home.weight);
   } catch (...) {  // what was asked for before still reads what the caller may free then
-    for (const host::CopyPtr& copy : asked.sent) copy->finish();
+    host::finish_all(asked.sent);
     throw;
   }
   before.push_back(numbers_sent_);

@@ -452,7 +452,6 @@ std::vector<at::Tensor> Optimizer::gradients() const {
 at::Tensor Optimizer::gradient_norm() const {
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> here, norms;
-  std::vector<std::size_t> places;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (updated_ && updated_->norms[i].defined()) {
       norms.push_back(updated_->norms[i]);
@@ -460,16 +459,10 @@ at::Tensor Optimizer::gradient_norm() const {
     }
     const Pending update = pending(i);
     if (!update.gradient.defined()) continue;
-    if (!update.gradient_is_there) {
-      here.push_back(update.gradient);
-      places.push_back(norms.size());
-    }
+    if (!update.gradient_is_there) here.push_back(update.gradient);
     norms.push_back(update.gradient_is_there ? there_->gradient_norm(parameters_[i]) : at::Tensor());
   }
-  if (!here.empty()) {
-    const std::vector<at::Tensor> some = at::_foreach_norm(here, 2, at::kFloat);
-    for (std::size_t k = 0; k < places.size(); ++k) norms[places[k]] = some[k];
-  }
+  fill_in_norms(norms, here);
   return norm_of_norms(norms);
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "snug/base/error.h"
@@ -33,11 +34,6 @@ at::Tensor memory_of(const at::Tensor& tensor) {
 
 at::Tensor stretch(const at::Tensor& flat, const Piece& piece) {
   return flat.narrow(0, piece.begin, piece.count);
-}
-
-// Matrices stay matrices: an optimizer may have rules for these.
-at::Tensor trained_as(const at::Tensor& parameter, const at::Tensor& piece) {
-  return parameter.dim() >= 2 ? piece.view({1, -1}) : piece;
 }
 
 // A gather of which this rank's piece comes from the host. If it is called off that copy may still be under
@@ -167,6 +163,7 @@ void Sharding::add(std::string_view name, at::TensorList parameters) {
     fresh.push_back(parameter);
     sizes.push_back({.elements = parameter.numel(), .kind = kind_of(parameter)});
   }
+  const auto before = static_cast<std::ptrdiff_t>(shared_.size());
   std::vector<optim::HostParameters::Piece> pieces;
   for (const Bucket& bucket : buckets_of(sizes, {.ranks = group_->size(), .small = options_.small})) {
     shared_.push_back(make_shared(bucket, fresh, std::string(name)));
@@ -185,7 +182,7 @@ void Sharding::add(std::string_view name, at::TensorList parameters) {
   }
   if (!options_.there) return;
   options_.there->add_pieces(name, pieces);
-  for (const SharedPtr& shared : shared_)
+  for (const SharedPtr& shared : shared_ | std::views::drop(before))
     if (is_there(*shared)) shared->piece.reset();
 }
 
@@ -201,22 +198,12 @@ Sharding::SharedPtr Sharding::make_shared(const Bucket& bucket, const std::vecto
   shared->has_gradients = first.requires_grad();
   const Piece mine = bucket.pieces[static_cast<std::size_t>(group_->rank())];
   const bool is_alone = bucket.members.size() == 1;
-  if (options_.stage == 3 && is_alone && first.numel() >= options_.small) {
+  const bool is_moving = options_.stage == 3 && is_alone && first.numel() >= options_.small;
+  if (is_moving) {
     check(host::fills_its_storage(first),
           "a weight that ranks share out must have its memory for itself: ", first.sizes(), " of region \"",
           region, "\" is a view");
     shared->piece = stretch(memory_of(first), mine).clone();
-    if (mine.count > 0) shared->trained = trained_as(first, shared->piece);
-    shared->moving = std::make_unique<host::MovingTensor>(
-        first,
-        std::make_unique<OnRanks>(*group_, options_.there.get(), first, shared->trained, shared->pieces,
-                                  region),
-        /*is_sent=*/true,
-        host::MovingTensorOptions{
-            .why_away = concat("this weight is shared out over the ranks: it is whole while region \"",
-                               region, "\" runs. Elsewhere read it with Sharding::read(), on all ranks."),
-            .came = hooks::announce_parameter});
-    shared->moving->drop();
   } else if (is_alone) {
     shared->whole = first.detach().view(-1);
     shared->piece = stretch(shared->whole, mine);
@@ -230,8 +217,20 @@ Sharding::SharedPtr Sharding::make_shared(const Bucket& bucket, const std::vecto
     }
     shared->piece = stretch(shared->whole, mine);
   }
-  if (mine.count > 0 && !shared->moving) shared->trained = trained_as(first, shared->piece);
+  // Matrices stay matrices: an optimizer may have rules for these.
+  if (mine.count > 0) shared->trained = first.dim() >= 2 ? shared->piece.view({1, -1}) : shared->piece;
   if (shared->trained.defined() && shared->has_gradients) shared->trained.set_grad_dtype(first.grad_dtype());
+  if (!is_moving) return shared;
+  shared->moving = std::make_unique<host::MovingTensor>(
+      first,
+      std::make_unique<OnRanks>(*group_, options_.there.get(), first, shared->trained, shared->pieces,
+                                region),
+      /*is_sent=*/true,
+      host::MovingTensorOptions{
+          .why_away = concat("this weight is shared out over the ranks: it is whole while region \"", region,
+                             "\" runs. Elsewhere read it with Sharding::read(), on all ranks."),
+          .came = hooks::announce_parameter});
+  shared->moving->drop();
   return shared;
 }
 

@@ -1,7 +1,6 @@
 // How gradients are summed over the ranks, and what is left of them on each.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "snug/base/error.h"
+#include "snug/optim/clip.h"
 #include "snug/zero/shared_bucket.h"
 
 namespace snug::zero {
@@ -170,19 +170,14 @@ at::Tensor Sharding::gradient_norm() {
   const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
   std::vector<at::Tensor> own, norms;
-  std::vector<std::size_t> places;  // of own's among the norms, whose order is that of the pieces
   for (const SharedPtr& shared : shared_)
     if (options_.there && options_.there->gradient_is_there(shared->trained)) {
       norms.push_back(options_.there->gradient_norm(shared->trained));
     } else if (const at::Tensor gradient = own_gradient(*shared); gradient.defined()) {
       own.push_back(gradient);
-      places.push_back(norms.size());
       norms.emplace_back();
     }
-  if (!own.empty()) {
-    const std::vector<at::Tensor> of_own = at::_foreach_norm(own, 2, at::kFloat);
-    for (std::size_t i = 0; i < places.size(); ++i) norms[places[i]] = of_own[i];
-  }
+  optim::fill_in_norms(norms, own);
   const c10::Device device = shared_.at(0)->members[0].parameter.device();
   at::Tensor square = at::zeros({1}, at::TensorOptions(device).dtype(at::kDouble));
   if (!norms.empty()) square = at::stack(norms).to(at::kDouble).square().sum().view(1);
