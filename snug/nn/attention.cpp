@@ -7,10 +7,9 @@
 namespace snug::nn {
 namespace {
 
-// A norm wants its rows as they lie in memory, so it comes before heads and tokens change places.
 at::Tensor rotate(const at::Tensor& x, RmsNorm& norm, std::int64_t head_dim, const ops::RopeTable& table) {
-  const at::Tensor normed = norm ? norm(x.unflatten(2, {-1, head_dim})).flatten(2) : x;
-  return ops::rope(split_heads(normed, head_dim), table);
+  return norm ? norm->rotated(x.unflatten(2, {-1, head_dim}), table)
+              : ops::rope(split_heads(x, head_dim), table);
 }
 
 }  // namespace

@@ -30,8 +30,8 @@ at::Tensor Gpt2BlockImpl::attend(const at::Tensor& x) {
 }
 
 at::Tensor Gpt2BlockImpl::forward(const at::Tensor& x) {
-  const at::Tensor middle = x + attend(ln_1(x));
-  return middle + narrow(ops::gelu(widen(ln_2(middle)), ops::GeluForm::Tanh));
+  const auto [attended_x, normed] = ln_2->add(attend(ln_1(x)), x);
+  return attended_x + narrow(ops::gelu(widen(normed), ops::GeluForm::Tanh));
 }
 
 }  // namespace snug::nn

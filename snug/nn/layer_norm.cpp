@@ -3,8 +3,6 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
-#include "snug/ops/layer_norm.h"
-
 namespace snug::nn {
 
 LayerNormImpl::LayerNormImpl(std::int64_t hidden, double eps, const at::TensorOptions& options)
@@ -14,6 +12,10 @@ LayerNormImpl::LayerNormImpl(std::int64_t hidden, double eps, const at::TensorOp
 
 at::Tensor LayerNormImpl::forward(const at::Tensor& x) {
   return ops::layer_norm(x, weight, bias, eps_);
+}
+
+ops::SumAndNorm LayerNormImpl::add(const at::Tensor& x, const at::Tensor& residual) {
+  return ops::add_layer_norm(x, residual, weight, bias, eps_);
 }
 
 }  // namespace snug::nn

@@ -5,6 +5,7 @@
 #include <torch/nn/pimpl.h>
 
 #include "snug/base/export.h"
+#include "snug/ops/layer_norm.h"
 
 namespace snug::nn {
 
@@ -12,6 +13,7 @@ class SNUG_API LayerNormImpl : public torch::nn::Module {
  public:
   LayerNormImpl(std::int64_t hidden, double eps, const at::TensorOptions& options);
   at::Tensor forward(const at::Tensor& x);
+  ops::SumAndNorm add(const at::Tensor& x, const at::Tensor& residual);  // the norm of their sum
 
   at::Tensor weight, bias;  // [hidden], ones and zeros
 

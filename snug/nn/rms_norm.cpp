@@ -2,6 +2,8 @@
 
 #include <ATen/ops/ones.h>
 
+#include "snug/ops/norm_rope.h"
+
 namespace snug::nn {
 
 RmsNormImpl::RmsNormImpl(std::int64_t hidden, double eps, const at::TensorOptions& options)
@@ -13,6 +15,10 @@ at::Tensor RmsNormImpl::forward(const at::Tensor& x) {
 
 ops::SumAndNorm RmsNormImpl::add(const at::Tensor& x, const at::Tensor& residual) {
   return ops::add_rms_norm(x, residual, weight, eps_);
+}
+
+at::Tensor RmsNormImpl::rotated(const at::Tensor& x, const ops::RopeTable& table) {
+  return ops::norm_rope(x, weight, table, eps_);
 }
 
 }  // namespace snug::nn

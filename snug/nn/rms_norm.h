@@ -6,6 +6,7 @@
 
 #include "snug/base/export.h"
 #include "snug/ops/rms_norm.h"
+#include "snug/ops/rope.h"
 
 namespace snug::nn {
 
@@ -14,6 +15,8 @@ class SNUG_API RmsNormImpl : public torch::nn::Module {
   RmsNormImpl(std::int64_t hidden, double eps, const at::TensorOptions& options);
   at::Tensor forward(const at::Tensor& x);
   ops::SumAndNorm add(const at::Tensor& x, const at::Tensor& residual);  // the norm of their sum
+  // The norm of each head of x [batch, tokens, heads, hidden], then rotary positions; heads before tokens.
+  at::Tensor rotated(const at::Tensor& x, const ops::RopeTable& table);
 
   at::Tensor weight;  // [hidden], ones
 

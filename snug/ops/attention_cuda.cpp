@@ -22,6 +22,7 @@
 
 #include "snug/base/error.h"
 #include "snug/ops/attention_blockwise.h"
+#include "snug/ops/attention_layout.h"
 
 namespace snug::ops {
 namespace {
@@ -131,10 +132,8 @@ std::tuple<at::Tensor, at::Tensor> attention_cuda(const at::Tensor& query, const
     return attention_blockwise(query, key, value, causal, scale, window, *block);
   const AttentionBackend backend = backend_for(query, key, window, asked);
   if (backend == AttentionBackend::CuDnn) {
-    // Its result lies in memory as the query does.
-    const at::Tensor by_token = query.transpose(1, 2).contiguous().transpose(1, 2);
     auto result =
-        at::_scaled_dot_product_cudnn_attention(by_token, key, value, /*attn_bias=*/{},
+        at::_scaled_dot_product_cudnn_attention(in_order_of_tokens(query), key, value, /*attn_bias=*/{},
                                                 /*compute_log_sumexp=*/true, /*dropout_p=*/0.0, causal,
                                                 /*return_debug_mask=*/false, scale);
     return {std::get<0>(result), std::get<1>(result)};

@@ -12,6 +12,7 @@
 
 #include "snug/hooks/meta_target.h"
 #include "snug/ops/attention_blockwise.h"
+#include "snug/ops/attention_layout.h"
 #include "snug/ops/attention_window.h"
 #include "snug/ops/wide_options.h"
 
@@ -71,8 +72,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_as_on_cpu(const at::Tens
 }
 
 std::tuple<at::Tensor, at::Tensor> as_on_cuda(const at::Tensor& query, std::int64_t window) {
-  at::Tensor by_token;  // cuDNN's result lies in memory as the query does; a window is FlashAttention's
-  if (window == 0) by_token = query.transpose(1, 2).contiguous();
+  at::Tensor ordered;
+  if (window == 0) ordered = in_order_of_tokens(query);  // a window is FlashAttention's
   at::Tensor out = empty_by_token(query);
   return {out, empty_lse(query)};
 }

@@ -35,14 +35,13 @@ __device__ Exponentials of_the_block(Exponentials mine) {
 
 template <class T, int kCount>
 __global__ void __launch_bounds__(kThreads) cross_entropy(CrossEntropy loss) {
-  T* const row = static_cast<T*>(loss.logits) + static_cast<std::int64_t>(blockIdx.x) * loss.row;
+  T* const row = static_cast<T*>(loss.logits) + static_cast<std::int64_t>(blockIdx.x) * loss.columns;
   const std::int64_t target = loss.targets[blockIdx.x];
   const std::int64_t whole = loss.vocabulary / kCount * kCount;
   if (target == loss.ignore_index) {
     if (threadIdx.x == 0) loss.losses[blockIdx.x] = 0;
     if (loss.wants_grad)
-      for (std::int64_t at = threadIdx.x; at < loss.vocabulary; at += kThreads)
-        row[at] = static_cast<T>(0.0f);
+      for (std::int64_t at = threadIdx.x; at < loss.columns; at += kThreads) row[at] = static_cast<T>(0.0f);
     return;
   }
 
@@ -78,6 +77,8 @@ __global__ void __launch_bounds__(kThreads) cross_entropy(CrossEntropy loss) {
   for (std::int64_t at = whole + threadIdx.x; at < loss.vocabulary; at += kThreads)
     row[at] = static_cast<T>(__expf(static_cast<float>(row[at]) - all.most) * share -
                              (at == target ? loss.grad_scale : 0));
+  for (std::int64_t at = loss.vocabulary + threadIdx.x; at < loss.columns; at += kThreads)
+    row[at] = static_cast<T>(0.0f);
 }
 
 }  // namespace
@@ -87,7 +88,7 @@ cudaError_t launch(const CrossEntropy& loss, cudaStream_t stream) {
     using T = decltype(type);
     constexpr int kWide = 16 / sizeof(T);
     const auto blocks = static_cast<unsigned>(loss.rows);
-    if (is_aligned(loss.logits) && loss.row % kWide == 0)
+    if (is_aligned(loss.logits) && loss.columns % kWide == 0)
       cross_entropy<T, kWide><<<blocks, kThreads, 0, stream>>>(loss);
     else
       cross_entropy<T, 1><<<blocks, kThreads, 0, stream>>>(loss);

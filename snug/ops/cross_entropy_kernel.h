@@ -10,11 +10,11 @@
 namespace snug::ops {
 
 struct CrossEntropy {
-  void* logits = nullptr;  // [rows, vocabulary]; becomes its own gradient
+  void* logits = nullptr;  // [rows, columns]; becomes its own gradient
   const std::int64_t* targets = nullptr;
   float* losses = nullptr;  // one per row
   std::int64_t rows = 0, vocabulary = 0;
-  std::int64_t row = 0;  // from one to the next, in elements
+  std::int64_t columns = 0;  // those beyond the vocabulary are not read; their gradient is 0
   std::int64_t ignore_index = 0;
   float scale = 1, grad_scale = 1;  // of the losses, of the gradient
   bool wants_grad = true;

@@ -7,11 +7,15 @@
 namespace snug::ops {
 namespace {
 
-template <class T, int kCount, int kParts>
+template <class T, int kCount, int kParts, bool kAdds>
 __global__ void __launch_bounds__(kForwardThreads) forward(LayerNormForward norm) {
   __shared__ float scratch[2][kWarp];
   Share<T, kCount, kParts> x;
   x.load(row_of<T>(norm.x, blockIdx.x, norm.hidden), norm.hidden);
+  if constexpr (kAdds) {
+    x.add(row_of<T>(norm.residual, blockIdx.x, norm.hidden), norm.hidden);
+    x.store(static_cast<T*>(norm.sum) + static_cast<std::int64_t>(blockIdx.x) * norm.hidden, norm.hidden);
+  }
   float sum = 0;
 #pragma unroll
   for (int part = 0; part < kParts; ++part)
@@ -40,17 +44,18 @@ __global__ void __launch_bounds__(kForwardThreads) forward(LayerNormForward norm
   }
 }
 
-// With g = grad_out * weight and n = (x - mean) * rstd: grad_x = rstd * (g - mean(g) - n * mean(g * n)).
-template <class T, int kCount, int kParts>
+// With g = grad_out * weight and n = (x - mean) * rstd: grad_x = rstd * (g - mean(g) - n * mean(g * n)) + grad_sum.
+template <class T, int kCount, int kParts, bool kAdds>
 __global__ void __maxnreg__(kParts <= 2 ? 96 : 128) backward(LayerNormBackward norm) {
   __shared__ float scratch[2][2 * kWarp];  // in turn: a slow warp may still read the last row's
-  Share<T, kCount, kParts> weight, grad, x;
+  Share<T, kCount, kParts> weight, grad, x, by_sum;
   float grad_weight[kParts][kCount] = {}, grad_bias[kParts][kCount] = {};
   weight.load(norm.weight, norm.hidden);
   int turn = 0;
   for (std::int64_t number = blockIdx.x; number < norm.rows; number += gridDim.x, turn ^= 1) {
     grad.load(row_of<T>(norm.grad_out, number, norm.hidden), norm.hidden);
     x.load(row_of<T>(norm.x, number, norm.hidden), norm.hidden);
+    if constexpr (kAdds) by_sum.load(row_of<T>(norm.grad_sum, number, norm.hidden), norm.hidden);
     const float mean = norm.mean[number], rstd = norm.rstd[number];
     float means[2] = {};  // of g and of g * n
 #pragma unroll
@@ -72,6 +77,7 @@ __global__ void __maxnreg__(kParts <= 2 ? 96 : 128) backward(LayerNormBackward n
       for (int i = 0; i < kCount; ++i) {
         const float n = (x(part, i) - mean) * rstd, g = grad(part, i) * weight(part, i);
         grad_x[i] = rstd * (g - means[0] - n * means[1]);
+        if constexpr (kAdds) grad_x[i] += by_sum(part, i);
       }
       store(grad_x, static_cast<T*>(norm.grad_x) + number * norm.hidden + at);
     }
@@ -91,8 +97,8 @@ __global__ void __maxnreg__(kParts <= 2 ? 96 : 128) backward(LayerNormBackward n
 }  // namespace
 
 cudaError_t launch(const LayerNormForward& norm, cudaStream_t stream) {
-  const bool aligned =
-      is_aligned(norm.x) && is_aligned(norm.weight) && is_aligned(norm.bias) && is_aligned(norm.out);
+  const bool aligned = is_aligned(norm.x) && is_aligned(norm.residual) && is_aligned(norm.sum) &&
+                       is_aligned(norm.weight) && is_aligned(norm.bias) && is_aligned(norm.out);
   cudaError_t status = cudaSuccess;
   with_type(norm.dtype, [&](auto type) {
     using T = decltype(type);
@@ -100,7 +106,11 @@ cudaError_t launch(const LayerNormForward& norm, cudaStream_t stream) {
       return with_parts<count>(
           norm.hidden, norm.hidden >= kLongRow ? 4 : 1, kForwardThreads, [&](auto parts) {
             const int threads = threads_for(norm.hidden, count * parts);
-            forward<T, count, parts><<<static_cast<unsigned>(norm.rows), threads, 0, stream>>>(norm);
+            const auto blocks = static_cast<unsigned>(norm.rows);
+            if (norm.residual)
+              forward<T, count, parts, true><<<blocks, threads, 0, stream>>>(norm);
+            else
+              forward<T, count, parts, false><<<blocks, threads, 0, stream>>>(norm);
             return cudaGetLastError();
           });
     });
@@ -109,8 +119,8 @@ cudaError_t launch(const LayerNormForward& norm, cudaStream_t stream) {
 }
 
 cudaError_t launch(const LayerNormBackward& norm, cudaStream_t stream) {
-  const bool aligned =
-      is_aligned(norm.x) && is_aligned(norm.weight) && is_aligned(norm.grad_out) && is_aligned(norm.grad_x);
+  const bool aligned = is_aligned(norm.x) && is_aligned(norm.grad_sum) && is_aligned(norm.weight) &&
+                       is_aligned(norm.grad_out) && is_aligned(norm.grad_x);
   cudaError_t status = cudaSuccess;
   with_type(norm.dtype, [&](auto type) {
     using T = decltype(type);
@@ -118,7 +128,12 @@ cudaError_t launch(const LayerNormBackward& norm, cudaStream_t stream) {
       return with_parts<count>(norm.hidden, norm.hidden >= kLongRow ? 2 : 1, kBackwardThreads,
                                [&](auto parts) {
                                  const int threads = threads_for(norm.hidden, count * parts);
-                                 backward<T, count, parts><<<norm.blocks, threads, 0, stream>>>(norm);
+                                 if (norm.grad_sum)
+                                   backward<T, count, parts, true>
+                                       <<<norm.blocks, threads, 0, stream>>>(norm);
+                                 else
+                                   backward<T, count, parts, false>
+                                       <<<norm.blocks, threads, 0, stream>>>(norm);
                                  launch_add_parts<T>(norm.partial, norm.blocks, norm.hidden, norm.grad_weight,
                                                      norm.grad_bias, stream);
                                  return cudaGetLastError();

@@ -12,6 +12,8 @@ namespace snug::ops {
 // Everything is dense: rows of `hidden`.
 struct LayerNormForward {
   const void* x = nullptr;
+  const void* residual = nullptr;  // null: the norm is of x itself
+  void* sum = nullptr;             // x + residual
   const void* weight = nullptr;
   const void* bias = nullptr;  // null: none is added
   void* out = nullptr;
@@ -25,6 +27,7 @@ struct LayerNormForward {
 
 struct LayerNormBackward {
   const void* grad_out = nullptr;
+  const void* grad_sum = nullptr;  // null: none is added
   const void* x = nullptr;
   const void* weight = nullptr;
   const float* mean = nullptr;

@@ -26,7 +26,7 @@ using torch::autograd::variable_list;
 
 constexpr std::uint64_t kPieceBytes = 512_MiB;
 
-std::int64_t usual_rows(std::int64_t vocabulary, at::ScalarType dtype) {
+std::int64_t most_rows(std::int64_t vocabulary, at::ScalarType dtype) {
   const std::uint64_t row_bytes = static_cast<std::uint64_t>(vocabulary) * c10::elementSize(dtype);
   return static_cast<std::int64_t>(std::max<std::uint64_t>(kPieceBytes / row_bytes, 1));
 }
@@ -99,7 +99,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> by_aten(const at::Tensor& hidden,
   check_targets(targets, weight.size(0), ignore_index);
   if (hidden.is_meta() && hooks::meta_stands_for_cuda())  // whose kernel works where the logits are
     return in_pieces(
-        hidden, weight, targets, rows_at_a_time, padded_row(weight.size(0), hidden.scalar_type()), at::kFloat,
+        hidden, weight, targets, rows_at_a_time, padded_columns(weight.size(0), hidden.scalar_type()), at::kFloat,
         hidden_grad, weight_grad,
         [](at::Tensor&& logits, const at::Tensor&, const at::Tensor&) { return std::move(logits); });
   const at::ScalarType sums = at::toOpMathType(hidden.scalar_type());
@@ -164,17 +164,19 @@ void check_inputs(const at::Tensor& hidden, const at::Tensor& weight, const at::
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
                                 const LinearCrossEntropyOptions& options) {
   check_inputs(hidden, weight, targets, options);
-  const std::int64_t rows =
-      options.rows_at_a_time > 0 ? options.rows_at_a_time : usual_rows(weight.size(0), hidden.scalar_type());
+  const std::int64_t rows = hidden.numel() / hidden.size(-1);
+  const std::int64_t pieces = usual_pieces(rows, weight.size(0), hidden.scalar_type());
+  const std::int64_t at_a_time =
+      options.rows_at_a_time > 0 ? options.rows_at_a_time : (rows + pieces - 1) / pieces;
   const bool grads = at::GradMode::is_enabled();
   return std::get<0>(linear_cross_entropy_with_grads(
       hidden.reshape({-1, hidden.size(-1)}).contiguous(), weight, targets.reshape(-1).contiguous(),
-      options.scale, options.ignore_index, rows, grads && hidden.requires_grad(),
+      options.scale, options.ignore_index, at_a_time, grads && hidden.requires_grad(),
       grads && weight.requires_grad()));
 }
 
 std::int64_t usual_pieces(std::int64_t rows, std::int64_t vocabulary, at::ScalarType dtype) {
-  const std::int64_t at_a_time = usual_rows(vocabulary, dtype);
+  const std::int64_t at_a_time = most_rows(vocabulary, dtype);
   return (rows + at_a_time - 1) / at_a_time;
 }
 

@@ -15,15 +15,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_cuda(
     std::int64_t ignore_index, std::int64_t rows_at_a_time, bool hidden_grad, bool weight_grad) {
   const KernelDtype dtype = kernel_dtype("linear_cross_entropy", hidden);
   const double grad_scale = scale * gradient_lift(scale, hidden.size(0), hidden.scalar_type());
-  const std::int64_t row = padded_row(weight.size(0), hidden.scalar_type());
-  return in_pieces(hidden, weight, targets, rows_at_a_time, row, at::kFloat, hidden_grad, weight_grad,
+  const std::int64_t columns = padded_columns(weight.size(0), hidden.scalar_type());
+  return in_pieces(hidden, weight, targets, rows_at_a_time, columns, at::kFloat, hidden_grad, weight_grad,
                    [&](at::Tensor&& logits, const at::Tensor& wanted, const at::Tensor& losses) {
                      launch_on(logits, CrossEntropy{.logits = logits.mutable_data_ptr(),
                                                     .targets = wanted.const_data_ptr<std::int64_t>(),
                                                     .losses = losses.mutable_data_ptr<float>(),
                                                     .rows = logits.size(0),
-                                                    .vocabulary = logits.size(1),
-                                                    .row = row,
+                                                    .vocabulary = weight.size(0),
+                                                    .columns = columns,
                                                     .ignore_index = ignore_index,
                                                     .scale = static_cast<float>(scale),
                                                     .grad_scale = static_cast<float>(grad_scale),

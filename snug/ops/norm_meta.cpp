@@ -15,6 +15,7 @@ namespace snug::ops {
 namespace {
 
 using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using Four = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 at::Tensor one_per_row(const at::Tensor& x) {
   return at::empty({x.numel() / x.size(-1)}, wide_options(x));
@@ -56,8 +57,17 @@ Three layer_norm_meta(const at::Tensor& x, const at::Tensor&, const std::optiona
   return {out, mean, one_per_row(x)};
 }
 
-Three layer_norm_backward_meta(const at::Tensor&, const at::Tensor& x, const at::Tensor& weight,
-                               const at::Tensor&, const at::Tensor&, bool has_bias) {
+Four add_layer_norm_meta(const at::Tensor& x, const at::Tensor&, const at::Tensor&,
+                         const std::optional<at::Tensor>&, double) {
+  at::Tensor sum = at::empty_like(x);
+  at::Tensor out = at::empty_like(x);
+  at::Tensor mean = one_per_row(x);
+  return {sum, out, mean, one_per_row(x)};
+}
+
+Three layer_norm_backward_meta(const at::Tensor&, const std::optional<at::Tensor>&, const at::Tensor& x,
+                               const at::Tensor& weight, const at::Tensor&, const at::Tensor&,
+                               bool has_bias) {
   at::Tensor grad_x = at::empty_like(x);
   at::Tensor grad_weight = at::empty_like(weight);
   at::Tensor grad_bias = has_bias ? at::empty_like(weight) : at::Tensor();
@@ -70,6 +80,7 @@ TORCH_LIBRARY_IMPL(snug, Meta, library) {
   library.impl("add_rms_norm", TORCH_FN(add_rms_norm_meta));
   library.impl("rms_norm_backward", TORCH_FN(rms_norm_backward_meta));
   library.impl("layer_norm", TORCH_FN(layer_norm_meta));
+  library.impl("add_layer_norm", TORCH_FN(add_layer_norm_meta));
   library.impl("layer_norm_backward", TORCH_FN(layer_norm_backward_meta));
 }
 

@@ -56,6 +56,22 @@ class Share {
       parts_[part] = at < hidden ? load_packed<kCount>(static_cast<const T*>(row) + at) : Packed<T, kCount>{};
     }
   }
+  // Rounded to T.
+  __device__ void add(const void* row, int hidden) {
+    Share other;
+    other.load(row, hidden);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+      for (int i = 0; i < kCount; ++i)
+        parts_[part].values[i] = static_cast<T>((*this)(part, i) + other(part, i));
+  }
+  __device__ void store(T* row, int hidden) const {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const int at = column<kCount>(part);
+      if (at < hidden) *reinterpret_cast<Packed<T, kCount>*>(row + at) = parts_[part];
+    }
+  }
   __device__ float operator()(int part, int i) const {
     return static_cast<float>(parts_[part].values[i]);
   }

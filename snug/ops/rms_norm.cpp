@@ -108,10 +108,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
 SumAndNorm add_rms_norm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
                         double eps) {
   check_inputs("add_rms_norm", x, weight);
-  check(x.sizes() == residual.sizes() && x.scalar_type() == residual.scalar_type() &&
-            x.device() == residual.device(),
-        "add_rms_norm: expected a residual like x, ", x.sizes(), " ", x.scalar_type(), " on ", x.device(),
-        ", got ", residual.sizes(), " ", residual.scalar_type(), " on ", residual.device());
+  check_residual("add_rms_norm", x, residual);
   auto [sum, out, rstd] =
       add_rms_norm_with_rstd(x.contiguous(), residual.contiguous(), weight.contiguous(), eps);
   return {sum, out};

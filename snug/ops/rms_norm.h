@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "snug/base/export.h"
+#include "snug/ops/sum_and_norm.h"
 
 namespace snug::ops {
 
@@ -21,9 +22,6 @@ namespace snug::ops {
 // fp32.
 SNUG_API at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
-struct SumAndNorm {
-  at::Tensor sum, out;
-};
 // The norm of x + residual, which is rounded to its dtype first.
 SNUG_API SumAndNorm add_rms_norm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
                                  double eps);

@@ -22,11 +22,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::Tensor call_rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool inverse) {
-  static const auto op = find_operator<decltype(call_rope)>("snug::rope");
-  return op.call(x, cos, sin, inverse);
-}
-
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool inverse) {
   auto half = x.size(-1) / 2;
   auto x1 = x.narrow(-1, 0, half), x2 = x.narrow(-1, half, half);
@@ -63,12 +58,12 @@ class RopeFunction : public torch::autograd::Function<RopeFunction> {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     context->save_for_backward({cos, sin});
     context->saved_data["inverse"] = inverse;
-    return call_rope(x, cos, sin, inverse);
+    return rope_by(x, cos, sin, inverse);
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     auto saved = context->get_saved_variables();
-    return {call_rope(grads[0], saved[0], saved[1], !context->saved_data["inverse"].toBool()), {}, {}, {}};
+    return {rope_by(grads[0], saved[0], saved[1], !context->saved_data["inverse"].toBool()), {}, {}, {}};
   }
 };
 
@@ -102,18 +97,27 @@ RopeTable make_rope_table(std::int64_t tokens, std::int64_t head_dim, double the
   return {angles.cos().to(options.dtype()), angles.sin().to(options.dtype())};
 }
 
-at::Tensor rope(const at::Tensor& x, const RopeTable& table) {
-  check(x.dim() == 4 && x.size(2) == table.cos.size(0) && x.size(3) == 2 * table.cos.size(1),
-        "rope: a table for ", table.cos.size(0), " tokens and head_dim ", 2 * table.cos.size(1),
+void check_rope_table(const char* name, const at::Tensor& x, const RopeTable& table) {
+  check(x.dim() == 4 && x.size(2) == table.cos.size(0) && x.size(3) == 2 * table.cos.size(1), name,
+        ": a table for ", table.cos.size(0), " tokens and head_dim ", 2 * table.cos.size(1),
         " needs x [batch, heads, tokens, head_dim] of those sizes, got ", x.sizes());
-  check(x.scalar_type() == table.cos.scalar_type(), "rope: x is ", x.scalar_type(), ", the table is ",
+  check(x.scalar_type() == table.cos.scalar_type(), name, ": x is ", x.scalar_type(), ", the table is ",
         table.cos.scalar_type(), "; make the table with x.options()");
   check(table.cos.device() == x.device() && table.sin.device() == x.device() &&
             table.sin.sizes() == table.cos.sizes() && table.sin.scalar_type() == table.cos.scalar_type(),
-        "rope: the table must be of one kind and on ", x.device(), " as x is, got ", table.cos.sizes(),
+        name, ": the table must be of one kind and on ", x.device(), " as x is, got ", table.cos.sizes(),
         " on ", table.cos.device(), " and ", table.sin.sizes(), " on ", table.sin.device());
-  check(x.numel() > 0, "rope: empty input ", x.sizes());
-  return call_rope(x, table.cos.contiguous(), table.sin.contiguous(), /*inverse=*/false);
+  check(x.numel() > 0, name, ": empty input ", x.sizes());
+}
+
+at::Tensor rope(const at::Tensor& x, const RopeTable& table) {
+  check_rope_table("rope", x, table);
+  return rope_by(x, table.cos.contiguous(), table.sin.contiguous(), /*inverse=*/false);
+}
+
+at::Tensor rope_by(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool inverse) {
+  static const auto op = find_operator<decltype(rope_by)>("snug::rope");
+  return op.call(x, cos, sin, inverse);
 }
 
 }  // namespace snug::ops

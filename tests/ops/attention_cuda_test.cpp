@@ -68,6 +68,28 @@ TEST_F(AttentionCuda, IsAsExactAsTorch) {
   }
 }
 
+// Queries, keys and values that are parts of one matrix are read where they lie.
+TEST_F(AttentionCuda, TakesPartsOfOneMatrix) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    const at::Tensor packed =
+        at::randn({2, 300, 3, 4, head_dim}, at::dtype(at::kBFloat16).device(at::kCUDA));
+    const auto part = [](const at::Tensor& of, std::int64_t which) { return of.select(2, which).transpose(1, 2); };
+    AttentionInputs apart{part(packed, 0).clone(), part(packed, 1).clone(), part(packed, 2).clone(),
+                          at::randn({2, 4, 300, head_dim}, packed.options())};
+    const auto causal = [](const auto& q, const auto& k, const auto& v) {
+      return attention(q, k, v, {.causal = true});
+    };
+    const auto expected = run(apart, causal);
+    const at::Tensor leaf = packed.clone().requires_grad_();
+    const at::Tensor out = causal(part(leaf, 0), part(leaf, 1), part(leaf, 2));
+    out.backward(apart.grad);
+    EXPECT_TRUE(out.transpose(1, 2).is_contiguous());
+    EXPECT_TRUE(at::equal(out, expected[0]));
+    for (std::int64_t which = 0; which < 3; ++which)
+      EXPECT_LE(error(part(leaf.grad(), which), expected[1 + which]), 2e-2) << "gradient " << which;
+  }
+}
+
 // Head sizes and types without a kernel among them; more than 512 keys take two blocks.
 TEST_F(AttentionCuda, PlainOperatorsAreAsExactAsOnTheCpu) {
   for (AttentionCase shape :

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "snug/ops/gelu.h"
 #include "snug/ops/layer_norm.h"
 #include "snug/ops/linear_cross_entropy.h"
+#include "snug/ops/norm_rope.h"
 #include "snug/ops/project.h"
 #include "snug/ops/rms_norm.h"
 #include "snug/ops/rope.h"
@@ -78,6 +80,18 @@ inline std::vector<FusedCase> norms_of(std::int64_t hidden) {
                    {random({7, hidden}), random({hidden})},
                    [](const Tensors& in) { return Tensors{ops::layer_norm(in[0], in[1], {}, 1e-5)}; },
                    [](const Tensors& in) { return Tensors{plain_layer_norm(in[0], in[1], {})}; }});
+  for (const bool has_bias : {true, false})
+    cases.push_back({(has_bias ? "add_layer_norm" : "add_layer_norm without bias") + name,
+                     {random({7, hidden}), random({7, hidden}) + 2, random({hidden}), random({hidden})},
+                     [=](const Tensors& in) {
+                       const auto bias = has_bias ? std::optional(in[3]) : std::nullopt;
+                       auto [sum, out] = ops::add_layer_norm(in[0], in[1], in[2], bias, 1e-5);
+                       return Tensors{sum, has_bias ? out : out + in[3]};
+                     },
+                     [](const Tensors& in) {
+                       const at::Tensor sum = in[0] + in[1];
+                       return Tensors{sum, plain_layer_norm(sum, in[2], in[3])};
+                     }});
   return cases;
 }
 
@@ -117,6 +131,17 @@ inline std::vector<FusedCase> fused_cases() {
                            in[0], ops::make_rope_table(in[0].size(2), in[0].size(3), 1e4, in[0].options()))};
                      },
                      plain_rope});
+  for (const std::int64_t head_dim : {2, 6, 24, 64, 80, 96, 128, 192, 256, 512, 520})
+    cases.push_back({"norm_rope of " + std::to_string(head_dim),
+                     {random({2, 5, 3, head_dim}), random({head_dim})},
+                     [](const Tensors& in) {
+                       return Tensors{ops::norm_rope(
+                           in[0], in[1],
+                           ops::make_rope_table(in[0].size(1), in[0].size(3), 1e4, in[0].options()), 1e-5)};
+                     },
+                     [](const Tensors& in) {
+                       return plain_rope({plain_rms_norm(in[0], in[1]).transpose(1, 2)});
+                     }});
   cases.push_back(
       {"project",
        {random({2, 5, 24}), random({16, 24}), random({8, 24}), random({40, 24})},

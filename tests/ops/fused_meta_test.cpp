@@ -24,7 +24,19 @@ TEST(FusedMeta, LayerNorm) {
         grad({layer_norm(x, weight, bias, 1e-5)}, {x, weight, bias}, {up});
         grad({layer_norm(x, weight, {}, 1e-5)}, {x, weight}, {up});
         grad({layer_norm(x.transpose(0, 1), weight, {}, 1e-5)}, {x, weight}, {up.transpose(0, 1)});
+        auto [sum, out] = add_layer_norm(x, x, weight, bias, 1e-5);
+        grad({sum, out}, {x, weight, bias}, {up, up});
       };
+    });
+}
+
+TEST(FusedMeta, NormRope) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16})
+    expect_same_allocations([=](at::Device device) {
+      const at::Tensor x = input({2, 7, 3, 16}, device, dtype), weight = input({16}, device, dtype),
+                       up = at::ones({2, 7, 3, 16}, x.options()).transpose(1, 2);
+      const RopeTable table = make_rope_table(7, 16, 1e4, up.options());
+      return [=] { grad({norm_rope(x, weight, table, 1e-5)}, {x, weight}, {up}); };
     });
 }
 

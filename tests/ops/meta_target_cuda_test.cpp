@@ -16,6 +16,7 @@
 #include "snug/ops/attention.h"
 #include "snug/ops/embedding.h"
 #include "snug/ops/layer_norm.h"
+#include "snug/ops/norm_rope.h"
 #include "snug/ops/linear_cross_entropy.h"
 #include "snug/ops/rms_norm.h"
 #include "snug/ops/sum_rows.h"
@@ -90,11 +91,17 @@ TEST_F(MetaTargetCuda, AttentionTakesItsWorkspace) {
   }
 }
 
-TEST_F(MetaTargetCuda, AttentionCopiesAQueryThatLiesAmongOthers) {
+TEST_F(MetaTargetCuda, AttentionCopiesAQueryOnlyIfHeadsComeBeforeTokens) {
+  constexpr auto kBackend = AttentionBackend::Default;
   expect_same("one matrix for queries, keys and values", [&](c10::Device device) {
-    const at::Tensor packed = bf16({16, 1024, 3, 16, 64}, device);
+    const at::Tensor packed = bf16({16, 1024, 3, 16, 64}, device), grad = bf16({16, 1024, 16, 64}, device);
     const auto part = [&](std::int64_t which) { return packed.select(2, which).transpose(1, 2); };
-    attention_with_lse(part(0), part(1), part(2), true, 0.1, 0, AttentionBackend::Default);
+    const auto [out, lse] = attention_with_lse(part(0), part(1), part(2), true, 0.1, 0, kBackend);
+    attention_backward(grad.transpose(1, 2), part(0), part(1), part(2), out, lse, true, 0.1, 0, kBackend);
+  });
+  expect_same("heads before tokens", [&](c10::Device device) {
+    const at::Tensor heads = bf16({16, 16, 1024, 64}, device);
+    attention_with_lse(heads, heads, heads, true, 0.1, 0, kBackend);
   });
 }
 
@@ -119,7 +126,16 @@ TEST_F(MetaTargetCuda, NormsTakeTheirPartialSums) {
       const at::Tensor x = bf16({4096, 1024}, device), weight = bf16({1024}, device);
       const auto bias = has_bias ? std::optional(weight) : std::nullopt;
       const auto [out, mean, rstd] = layer_norm_with_statistics(x, weight, bias, 1e-5);
-      layer_norm_backward(out, x, weight, mean, rstd, has_bias);
+      layer_norm_backward(out, {}, x, weight, mean, rstd, has_bias);
+      add_layer_norm_with_statistics(x, out, weight, bias, 1e-5);
+      layer_norm_backward(out, x, x, weight, mean, rstd, has_bias);
+    });
+  for (const std::int64_t head_dim : {64, 80, 128, 520})
+    expect_same(fmt::format("norm_rope of {}", head_dim), [&](c10::Device device) {
+      const at::Tensor x = bf16({4, 300, 8, head_dim}, device), weight = bf16({head_dim}, device),
+                       cos = bf16({300, head_dim / 2}, device), sin = bf16({300, head_dim / 2}, device);
+      const auto [out, rstd] = norm_rope_with_rstd(x, weight, cos, sin, 1e-5);
+      norm_rope_backward(out, x, weight, cos, sin, rstd);
     });
 }
 
