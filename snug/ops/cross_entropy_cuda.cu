@@ -10,6 +10,7 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kThreads = 512;
+constexpr int kTurns = 4;  // vectors that a thread loads before it looks at them
 
 // The sum of exp(value - most) over some values.
 struct Exponentials {
@@ -33,52 +34,70 @@ __device__ Exponentials of_the_block(Exponentials mine) {
   return all;
 }
 
+// Calls use(column, values) for the vectors of a row that are this thread's, a few loaded at a time.
+template <int kCount, class T, class Use>
+__device__ void each_vector(const T* row, int columns, Use use) {
+  for (int first = threadIdx.x * kCount; first < columns; first += kTurns * kThreads * kCount) {
+    Packed<T, kCount> packed[kTurns];
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int at = first + turn * kThreads * kCount;
+      if (at < columns) packed[turn] = load_packed<kCount>(row + at);
+    }
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int at = first + turn * kThreads * kCount;
+      if (at >= columns) return;
+      float values[kCount];
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) values[i] = static_cast<float>(packed[turn].values[i]);
+      use(at, values);
+    }
+  }
+}
+
 template <class T, int kCount>
 __global__ void __launch_bounds__(kThreads) cross_entropy(CrossEntropy loss) {
   T* const row = static_cast<T*>(loss.logits) + static_cast<std::int64_t>(blockIdx.x) * loss.columns;
   const std::int64_t target = loss.targets[blockIdx.x];
-  const std::int64_t whole = loss.vocabulary / kCount * kCount;
+  const int words = static_cast<int>(loss.vocabulary), whole = words / kCount * kCount;
+  const int columns = static_cast<int>(loss.columns);
   if (target == loss.ignore_index) {
     if (threadIdx.x == 0) loss.losses[blockIdx.x] = 0;
     if (loss.wants_grad)
-      for (std::int64_t at = threadIdx.x; at < loss.columns; at += kThreads) row[at] = static_cast<T>(0.0f);
+      for (int at = threadIdx.x; at < columns; at += kThreads) row[at] = static_cast<T>(0.0f);
     return;
   }
 
   Exponentials mine;
-  for (std::int64_t at = threadIdx.x * kCount; at < whole; at += kThreads * kCount) {
-    float values[kCount];
-    load(row + at, values);
-    float most = values[0];
-    for (int i = 1; i < kCount; ++i) most = fmaxf(most, values[i]);
-    Exponentials here{fmaxf(mine.most, most), 0};
+  each_vector<kCount>(row, whole, [&](int, const float(&values)[kCount]) {
+    float most = mine.most;
+    for (int i = 0; i < kCount; ++i) most = fmaxf(most, values[i]);
     // So far all may be -inf, which is not to be taken from itself. NaN is seen.
-    const float base = here.most == -INFINITY ? 0 : here.most;
-    here.sum = mine.sum * __expf(mine.most - base);
-    for (int i = 0; i < kCount; ++i) here.sum += __expf(values[i] - base);
-    mine = here;
-  }
-  for (std::int64_t at = whole + threadIdx.x; at < loss.vocabulary; at += kThreads)
+    const float base = most == -INFINITY ? 0 : most;
+    float sum = mine.sum * __expf(mine.most - base);
+    for (int i = 0; i < kCount; ++i) sum += __expf(values[i] - base);
+    mine = {most, sum};
+  });
+  for (int at = whole + threadIdx.x; at < words; at += kThreads)
     mine = together(mine, {static_cast<float>(row[at]), 1});
-  const bool is_known = target >= 0 && target < loss.vocabulary;
+  const bool is_known = target >= 0 && target < words;
   const float wanted = is_known ? static_cast<float>(row[target]) : NAN;  // before anyone writes
   const Exponentials all = of_the_block(mine);
   if (threadIdx.x == 0) loss.losses[blockIdx.x] = (all.most + logf(all.sum) - wanted) * loss.scale;
   if (!loss.wants_grad) return;
 
   const float share = loss.grad_scale / all.sum;
-  for (std::int64_t at = threadIdx.x * kCount; at < whole; at += kThreads * kCount) {
-    float values[kCount];
-    load(row + at, values);
-    for (int i = 0; i < kCount; ++i)
-      values[i] = __expf(values[i] - all.most) * share - (at + i == target ? loss.grad_scale : 0);
+  each_vector<kCount>(row, whole, [&](int at, float(&values)[kCount]) {
+    for (int i = 0; i < kCount; ++i) values[i] = __expf(values[i] - all.most) * share;
     store(values, row + at);
-  }
-  for (std::int64_t at = whole + threadIdx.x; at < loss.vocabulary; at += kThreads)
-    row[at] = static_cast<T>(__expf(static_cast<float>(row[at]) - all.most) * share -
-                             (at == target ? loss.grad_scale : 0));
-  for (std::int64_t at = loss.vocabulary + threadIdx.x; at < loss.columns; at += kThreads)
-    row[at] = static_cast<T>(0.0f);
+  });
+  for (int at = whole + threadIdx.x; at < words; at += kThreads)
+    row[at] = static_cast<T>(__expf(static_cast<float>(row[at]) - all.most) * share);
+  for (int at = words + threadIdx.x; at < columns; at += kThreads) row[at] = static_cast<T>(0.0f);
+  __syncthreads();
+  if (threadIdx.x == 0 && is_known)
+    row[target] = static_cast<T>(__expf(wanted - all.most) * share - loss.grad_scale);
 }
 
 }  // namespace

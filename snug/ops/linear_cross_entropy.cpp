@@ -4,7 +4,7 @@
 
 #include <ATen/OpMathType.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/mul.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
@@ -31,17 +31,27 @@ std::int64_t most_rows(std::int64_t vocabulary, at::ScalarType dtype) {
   return static_cast<std::int64_t>(std::max<std::uint64_t>(kPieceBytes / row_bytes, 1));
 }
 
+// In place. The factor is a number where the tensor is; most often 1.
+void scale_(at::Tensor& tensor, const at::Tensor& factor) {
+  static const auto op = find_operator<void(at::Tensor&, const at::Tensor&)>("snug::scale_");
+  op.call(tensor, factor);
+}
+
+void scale_by_aten(at::Tensor& tensor, const at::Tensor& factor) {
+  tensor.mul_(factor);
+}
+
 // What was made, times what comes from behind the loss, less what it was lifted by. Where it was made, unless
 // it is needed again.
-at::Tensor hand_out(c10::IValue& made, at::Tensor factor) {
+at::Tensor hand_out(c10::IValue& made, const at::Tensor& factor) {
   if (!made.isTensor()) return {};
-  // CUDA rounds a factor without dimensions to the dtype of what it multiplies.
-  if (factor.is_cuda()) factor = factor.view({1, 1});
-  if (torch::autograd::get_current_graph_task_keep_graph()) {
-    at::Tensor copy = at::empty_like(made.toTensor());
-    return at::mul_out(copy, made.toTensor(), factor);
-  }
-  return std::exchange(made, c10::IValue()).toTensor().mul_(factor);
+  at::Tensor result = made.toTensor();
+  if (torch::autograd::get_current_graph_task_keep_graph())
+    result = result.clone();
+  else
+    made = c10::IValue();
+  scale_(result, factor);
+  return result;
 }
 
 class LinearCrossEntropyFunction : public torch::autograd::Function<LinearCrossEntropyFunction> {
@@ -128,14 +138,17 @@ TORCH_LIBRARY_FRAGMENT(snug, library) {
       "linear_cross_entropy(Tensor hidden, Tensor weight, Tensor targets, float scale, int ignore_index, int "
       "rows_at_a_time, bool hidden_grad, bool weight_grad) -> (Tensor loss, Tensor grad_hidden, Tensor "
       "grad_weight)");
+  library.def("scale_(Tensor(a!) tensor, Tensor factor) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(snug, CompositeExplicitAutograd, library) {
   library.impl("linear_cross_entropy", TORCH_FN(by_aten));
+  library.impl("scale_", TORCH_FN(scale_by_aten));
 }
 
 TORCH_LIBRARY_IMPL(snug, Autograd, library) {
   library.impl("linear_cross_entropy", TORCH_FN(differentiable));
+  library.impl("scale_", torch::autograd::autogradNotImplementedFallback());
 }
 
 void check_inputs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,

@@ -6,6 +6,7 @@
 #include "snug/ops/cross_entropy_kernel.h"
 #include "snug/ops/cuda_launch.h"
 #include "snug/ops/linear_cross_entropy_pieces.h"
+#include "snug/ops/scale_kernel.h"
 
 namespace snug::ops {
 namespace {
@@ -16,6 +17,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_cuda(
   const KernelDtype dtype = kernel_dtype("linear_cross_entropy", hidden);
   const double grad_scale = scale * gradient_lift(scale, hidden.size(0), hidden.scalar_type());
   const std::int64_t columns = padded_columns(weight.size(0), hidden.scalar_type());
+  constexpr std::int64_t kMostColumns = 1 << 30;
+  check(columns <= kMostColumns, "linear_cross_entropy on CUDA takes at most ", kMostColumns, " words, got ",
+        columns);
   return in_pieces(hidden, weight, targets, rows_at_a_time, columns, at::kFloat, hidden_grad, weight_grad,
                    [&](at::Tensor&& logits, const at::Tensor& wanted, const at::Tensor& losses) {
                      launch_on(logits, CrossEntropy{.logits = logits.mutable_data_ptr(),
@@ -33,7 +37,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_cuda(
                    });
 }
 
+void scale_cuda(at::Tensor& tensor, const at::Tensor& factor) {
+  launch_on(tensor, ScaleInPlace{.x = tensor.mutable_data_ptr(),
+                                 .factor = factor.const_data_ptr<float>(),
+                                 .count = tensor.numel(),
+                                 .dtype = kernel_dtype("scale_", tensor)});
+}
+
 TORCH_LIBRARY_IMPL(snug, CUDA, library) {
+  library.impl("scale_", TORCH_FN(scale_cuda));
   library.impl("linear_cross_entropy", TORCH_FN(linear_cross_entropy_cuda));
 }
 

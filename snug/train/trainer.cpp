@@ -25,6 +25,7 @@
 #include "snug/train/planning.h"
 #include "snug/train/saved_run.h"
 #include "snug/train/step.h"
+#include "snug/plan/hardware.h"
 #include "snug/zero/join.h"
 
 namespace snug::train {
@@ -313,6 +314,12 @@ std::unique_ptr<Session> open_session(const TrainConfig& config, const TrainOpti
   return std::make_unique<Session>(at::TensorList(), session_options(config, options, predicted));
 }
 
+// As PredictOptions has it. A plan has counted what it takes to be connected; who has none is told here.
+std::uint64_t unplanned_outside(const TrainConfig& config, const zero::Group* group) {
+  const std::uint64_t connected = group ? group->device_bytes() : 0;
+  return config.plan || connected == 0 ? 0 : plan::outside_or_usual(0) + connected;
+}
+
 }  // namespace
 
 TrainResult train(const TrainConfig& given, const TrainOptions& options) {
@@ -324,7 +331,8 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   machine::prepare(config.device);
   std::optional<RunSaver> saver;
   if (options.save) saver.emplace(options.out_dir, config, run.facts, options.keep_last);
-  result.predicted = predict(config, {.device_bytes = machine::memory_bytes(config.device)});
+  result.predicted = predict(config, {.device_bytes = machine::memory_bytes(config.device),
+                                      .outside_bytes = unplanned_outside(config, options.group.get())});
   // On the host, where the norm is read anyway; made before the session, for which it does not count.
   GradScaler scaler(at::kCPU,
                     {.init_scale = config.loss_scale, .enabled = config.precision == Precision::Fp16});

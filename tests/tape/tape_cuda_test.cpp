@@ -113,6 +113,7 @@ TEST(TapeOnGpuAlone, ARegionUnderGraphCaptureIsRefusedByName) {
 TEST(TapeOnGpuAlone, AValueRecomputedOnOneStreamIsWaitedForOnAnother) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: the tape was not tested on CUDA";
   const at::Tensor x = at::rand({1 << 24}, c10::TensorOptions(kGpu)).requires_grad_();
+  c10::cuda::device_synchronize();  // both streams read it
   const auto first = c10::cuda::getStreamFromPool(), second = c10::cuda::getStreamFromPool();
   const auto gradient = [&] {
     const auto sums = region("two streams", [&] {
