@@ -56,7 +56,14 @@ if(SNUG_HAS_CUDA)
     $<BUILD_INTERFACE:-Wl,--push-state,--no-as-needed> $<BUILD_INTERFACE:${SNUG_TORCH}/lib/libtorch_cuda.so>
     $<BUILD_INTERFACE:-Wl,--pop-state> $<BUILD_INTERFACE:${SNUG_TORCH}/lib/libc10_cuda.so>
     $<BUILD_INTERFACE:CUDA::cudart>)
-  # The very library that torch loads: two of them in one process would be two worlds.
+  # The very libraries that torch loads: two of them in one process would be two worlds.
+  find_file(SNUG_CUBLASLT_LIBRARY libcublasLt.so.${CUDAToolkit_VERSION_MAJOR} NO_DEFAULT_PATH
+            HINTS "${SNUG_TORCH}/../nvidia/cu${CUDAToolkit_VERSION_MAJOR}/lib" "${SNUG_TORCH}/../nvidia/cublas/lib" "${SNUG_TORCH}/lib")
+  if(SNUG_CUBLASLT_LIBRARY)
+    cmake_path(GET SNUG_CUBLASLT_LIBRARY PARENT_PATH SNUG_CUBLASLT_FOLDER)
+  else()
+    set(SNUG_CUBLASLT_LIBRARY CUDA::cublasLt)
+  endif()
   find_path(SNUG_NCCL_INCLUDE nccl.h HINTS "${SNUG_TORCH}/../nvidia/nccl/include" NO_DEFAULT_PATH)
   find_file(SNUG_NCCL_LIBRARY libnccl.so.2 HINTS "${SNUG_TORCH}/../nvidia/nccl/lib" NO_DEFAULT_PATH)
   if(SNUG_NCCL_INCLUDE AND SNUG_NCCL_LIBRARY)

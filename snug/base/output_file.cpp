@@ -101,4 +101,16 @@ void OutputFile::discard() noexcept {
       old_size_ > 0 ? ::truncate(path_.c_str(), old_size_) : ::unlink(path_.c_str());
 }
 
+void replace_file(const std::filesystem::path& path, std::string_view text) {
+  // Beside its place, under a name that no other process has.
+  const std::filesystem::path part = concat(path.string(), ".", ::getpid(), ".part");
+  OutputFile file(part);
+  file.write(text);
+  file.close();
+  std::error_code error, gone;
+  std::filesystem::rename(part, path, error);
+  if (error) std::filesystem::remove(part, gone);
+  check(!error, path.string(), ": cannot write: ", error.message());
+}
+
 }  // namespace snug

@@ -48,4 +48,7 @@ class SNUG_API OutputFile {
   bool kept_ = false;
 };
 
+// A file of this text, there whole or as it was before, whoever else reads or writes it.
+SNUG_API void replace_file(const std::filesystem::path& path, std::string_view text);
+
 }  // namespace snug

@@ -130,7 +130,7 @@ OperatorWork::OperatorWork(const c10::OperatorHandle& op, const torch::jit::Stac
   const std::string_view name = work_.name;
   if (is_any(name, {"aten::mm", "aten::bmm"})) {
     work_.flops = product_flops(tensors(arguments), /*has_summand=*/false);
-  } else if (is_any(name, {"aten::addmm", "aten::addmm_", "aten::baddbmm"})) {
+  } else if (is_any(name, {"aten::addmm", "aten::addmm_", "aten::baddbmm", "snug::product_"})) {
     work_.flops = product_flops(tensors(arguments), /*has_summand=*/true);
   } else if (is_any(name, {"aten::convolution", "aten::convolution_overrideable"})) {
     flops_per_result_ = convolution_flops_per_result(tensors(arguments));

@@ -15,6 +15,7 @@
 namespace snug::hooks {
 
 SNUG_API bool meta_stands_for_cuda() noexcept;
+inline constexpr std::int64_t kMetaProcessors = 132;  // of the GPU for which Meta stands then: an H200's
 
 // A matrix product has just taken memory for its result on Meta. On CUDA the first of each thread, the
 // forward's and the backward's, then makes cuBLAS take a workspace, which it keeps.

@@ -17,10 +17,15 @@ struct Exponentials {
   float most = -INFINITY, sum = 0;
 };
 
+// So far all may be -inf, which is not to be taken from itself. NaN is seen in the sum.
+__device__ float base_of(float most) {
+  return most == -INFINITY ? 0 : most;
+}
+
 __device__ Exponentials together(Exponentials a, Exponentials b) {
   const float most = fmaxf(a.most, b.most);
-  if (most == -INFINITY) return {};
-  return {most, a.sum * __expf(a.most - most) + b.sum * __expf(b.most - most)};
+  const float base = base_of(most);
+  return {most, a.sum * __expf(a.most - base) + b.sum * __expf(b.most - base)};
 }
 
 __device__ Exponentials of_the_block(Exponentials mine) {
@@ -73,8 +78,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy(CrossEntropy loss) {
   each_vector<kCount>(row, whole, [&](int, const float(&values)[kCount]) {
     float most = mine.most;
     for (int i = 0; i < kCount; ++i) most = fmaxf(most, values[i]);
-    // So far all may be -inf, which is not to be taken from itself. NaN is seen.
-    const float base = most == -INFINITY ? 0 : most;
+    const float base = base_of(most);
     float sum = mine.sum * __expf(mine.most - base);
     for (int i = 0; i < kCount; ++i) sum += __expf(values[i] - base);
     mine = {most, sum};

@@ -125,8 +125,8 @@ SumAndNorm add_layer_norm(const at::Tensor& x, const at::Tensor& residual, const
                           const std::optional<at::Tensor>& bias, double eps) {
   const std::optional<at::Tensor> shift = check_inputs("add_layer_norm", x, weight, bias);
   check_residual("add_layer_norm", x, residual);
-  auto [sum, out, mean, rstd] = add_layer_norm_with_statistics(x.contiguous(), residual.contiguous(),
-                                                               weight.contiguous(), shift, eps);
+  auto [sum, out, mean, rstd] =
+      add_layer_norm_with_statistics(x.contiguous(), residual.contiguous(), weight.contiguous(), shift, eps);
   return {sum, out};
 }
 

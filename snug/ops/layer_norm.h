@@ -33,8 +33,8 @@ SNUG_API std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_with_statisti
 SNUG_API std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm_with_statistics(
     const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
     const std::optional<at::Tensor>& bias, double eps);
-// The gradients of x, weight and bias; that of bias is undefined where there is none. grad_sum is that of x by
-// another way, and is added.
+// The gradients of x, weight and bias; that of bias is undefined where there is none. grad_sum is that of x
+// by another way, and is added.
 SNUG_API std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(
     const at::Tensor& grad_out, const std::optional<at::Tensor>& grad_sum, const at::Tensor& x,
     const at::Tensor& weight, const at::Tensor& mean, const at::Tensor& rstd, bool has_bias);

@@ -84,7 +84,8 @@ Four add_layer_norm_cpu(const at::Tensor& x, const at::Tensor& residual, const a
   return {sum, out, mean, rstd};
 }
 
-// With g = grad_out * weight and n = (x - mean) * rstd: grad_x = rstd * (g - mean(g) - n * mean(g * n)) + grad_sum.
+// With g = grad_out * weight and n = (x - mean) * rstd: grad_x = rstd * (g - mean(g) - n * mean(g * n)) +
+// grad_sum.
 template <class T, class Wide = at::opmath_type<T>>
 void layer_norm_backward_row(const T* grad_out, const T* grad_sum, const T* x, const T* weight, Wide mean,
                              Wide rstd, T* grad_x, Wide* grad_weight, Wide* grad_bias, std::int64_t hidden) {

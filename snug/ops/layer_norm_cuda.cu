@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(kForwardThreads) forward(LayerNormForward norm
   }
 }
 
-// With g = grad_out * weight and n = (x - mean) * rstd: grad_x = rstd * (g - mean(g) - n * mean(g * n)) + grad_sum.
+// With g = grad_out * weight and n = (x - mean) * rstd: grad_x = rstd * (g - mean(g) - n * mean(g * n)) +
+// grad_sum.
 template <class T, int kCount, int kParts, bool kAdds>
 __global__ void __maxnreg__(kParts <= 2 ? 96 : 128) backward(LayerNormBackward norm) {
   __shared__ float scratch[2][2 * kWarp];  // in turn: a slow warp may still read the last row's
@@ -103,16 +104,16 @@ cudaError_t launch(const LayerNormForward& norm, cudaStream_t stream) {
   with_type(norm.dtype, [&](auto type) {
     using T = decltype(type);
     status = with_count<T>(norm.hidden, aligned, [&](auto count) {
-      return with_parts<count>(
-          norm.hidden, norm.hidden >= kLongRow ? 4 : 1, kForwardThreads, [&](auto parts) {
-            const int threads = threads_for(norm.hidden, count * parts);
-            const auto blocks = static_cast<unsigned>(norm.rows);
-            if (norm.residual)
-              forward<T, count, parts, true><<<blocks, threads, 0, stream>>>(norm);
-            else
-              forward<T, count, parts, false><<<blocks, threads, 0, stream>>>(norm);
-            return cudaGetLastError();
-          });
+      return with_parts<count>(norm.hidden, norm.hidden >= kLongRow ? 4 : 1, kForwardThreads,
+                               [&](auto parts) {
+                                 const int threads = threads_for(norm.hidden, count * parts);
+                                 const auto blocks = static_cast<unsigned>(norm.rows);
+                                 if (norm.residual)
+                                   forward<T, count, parts, true><<<blocks, threads, 0, stream>>>(norm);
+                                 else
+                                   forward<T, count, parts, false><<<blocks, threads, 0, stream>>>(norm);
+                                 return cudaGetLastError();
+                               });
     });
   });
   return status;
@@ -125,19 +126,17 @@ cudaError_t launch(const LayerNormBackward& norm, cudaStream_t stream) {
   with_type(norm.dtype, [&](auto type) {
     using T = decltype(type);
     status = with_count<T>(norm.hidden, aligned, [&](auto count) {
-      return with_parts<count>(norm.hidden, norm.hidden >= kLongRow ? 2 : 1, kBackwardThreads,
-                               [&](auto parts) {
-                                 const int threads = threads_for(norm.hidden, count * parts);
-                                 if (norm.grad_sum)
-                                   backward<T, count, parts, true>
-                                       <<<norm.blocks, threads, 0, stream>>>(norm);
-                                 else
-                                   backward<T, count, parts, false>
-                                       <<<norm.blocks, threads, 0, stream>>>(norm);
-                                 launch_add_parts<T>(norm.partial, norm.blocks, norm.hidden, norm.grad_weight,
-                                                     norm.grad_bias, stream);
-                                 return cudaGetLastError();
-                               });
+      return with_parts<count>(
+          norm.hidden, norm.hidden >= kLongRow ? 2 : 1, kBackwardThreads, [&](auto parts) {
+            const int threads = threads_for(norm.hidden, count * parts);
+            if (norm.grad_sum)
+              backward<T, count, parts, true><<<norm.blocks, threads, 0, stream>>>(norm);
+            else
+              backward<T, count, parts, false><<<norm.blocks, threads, 0, stream>>>(norm);
+            launch_add_parts<T>(norm.partial, norm.blocks, norm.hidden, norm.grad_weight, norm.grad_bias,
+                                stream);
+            return cudaGetLastError();
+          });
     });
   });
   return status;

@@ -35,6 +35,7 @@ std::int64_t most_rows(std::int64_t vocabulary, at::ScalarType dtype) {
 void scale_(at::Tensor& tensor, const at::Tensor& factor) {
   static const auto op = find_operator<void(at::Tensor&, const at::Tensor&)>("snug::scale_");
   op.call(tensor, factor);
+  note_written(tensor);
 }
 
 void scale_by_aten(at::Tensor& tensor, const at::Tensor& factor) {
@@ -108,10 +109,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> by_aten(const at::Tensor& hidden,
                                                        bool hidden_grad, bool weight_grad) {
   check_targets(targets, weight.size(0), ignore_index);
   if (hidden.is_meta() && hooks::meta_stands_for_cuda())  // whose kernel works where the logits are
-    return in_pieces(
-        hidden, weight, targets, rows_at_a_time, padded_columns(weight.size(0), hidden.scalar_type()), at::kFloat,
-        hidden_grad, weight_grad,
-        [](at::Tensor&& logits, const at::Tensor&, const at::Tensor&) { return std::move(logits); });
+    return in_pieces(hidden, weight, targets, rows_at_a_time,
+                     padded_columns(hidden.size(0), weight.size(0), hidden.scalar_type()), at::kFloat,
+                     hidden_grad, weight_grad, [](at::Tensor&& logits, const at::Tensor&, const at::Tensor&) {
+                       return std::move(logits);
+                     });
   const at::ScalarType sums = at::toOpMathType(hidden.scalar_type());
   const double lift = gradient_lift(scale, hidden.size(0), hidden.scalar_type());
   return in_pieces(hidden, weight, targets, rows_at_a_time, weight.size(0), sums, hidden_grad, weight_grad,

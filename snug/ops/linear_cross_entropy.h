@@ -20,7 +20,7 @@ namespace snug::ops {
 struct LinearCrossEntropyOptions {
   double scale = 1;                  // of the sum over all targets, and of the gradients
   std::int64_t ignore_index = -100;  // such targets count for nothing
-  std::int64_t rows_at_a_time = 0;   // 0: as many as make logits of 512 MiB
+  std::int64_t rows_at_a_time = 0;   // 0: an equal part, whose logits take 512 MiB at most
 };
 
 // scale * sum of the cross entropies of hidden [..., in] times weight [vocabulary, in] transposed, against

@@ -16,10 +16,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_cuda(
     std::int64_t ignore_index, std::int64_t rows_at_a_time, bool hidden_grad, bool weight_grad) {
   const KernelDtype dtype = kernel_dtype("linear_cross_entropy", hidden);
   const double grad_scale = scale * gradient_lift(scale, hidden.size(0), hidden.scalar_type());
-  const std::int64_t columns = padded_columns(weight.size(0), hidden.scalar_type());
+  const std::int64_t columns = padded_columns(hidden.size(0), weight.size(0), hidden.scalar_type());
   constexpr std::int64_t kMostColumns = 1 << 30;
   check(columns <= kMostColumns, "linear_cross_entropy on CUDA takes at most ", kMostColumns, " words, got ",
-        columns);
+        weight.size(0));
   return in_pieces(hidden, weight, targets, rows_at_a_time, columns, at::kFloat, hidden_grad, weight_grad,
                    [&](at::Tensor&& logits, const at::Tensor& wanted, const at::Tensor& losses) {
                      launch_on(logits, CrossEntropy{.logits = logits.mutable_data_ptr(),

@@ -4,12 +4,13 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 
 #include <algorithm>
 #include <cmath>
 #include <tuple>
 #include <utility>
+
+#include "snug/ops/product.h"
 
 namespace snug::ops {
 
@@ -27,15 +28,17 @@ inline double gradient_lift(double scale, std::int64_t rows, at::ScalarType dtyp
 }
 
 // Columns of the logits: the vocabulary and what pads it. cuBLAS's fast kernels want sizes and rows that are
-// multiples of 16 bytes, and GPT-2's 50,257 words are none: the products take half as long with 50,304.
-inline std::int64_t padded_columns(std::int64_t vocabulary, at::ScalarType dtype) {
+// multiples of 16 bytes, and GPT-2's 50,257 words are none: the products take half as long with 50,304. It
+// costs a copy of the weight, for which few rows are not worth it.
+inline std::int64_t padded_columns(std::int64_t rows, std::int64_t vocabulary, at::ScalarType dtype) {
+  constexpr std::int64_t kFewRows = 256;
   constexpr std::int64_t kAligned = 16, kPadded = 128;  // bytes
   const auto width = static_cast<std::int64_t>(c10::elementSize(dtype));
-  if (vocabulary * width % kAligned == 0) return vocabulary;
+  if (rows < kFewRows || vocabulary * width % kAligned == 0) return vocabulary;
   return (vocabulary * width + kPadded - 1) / kPadded * kPadded / width;
 }
 
-// The first rows of a tensor without what follows, which it may share memory with.
+// The first rows, without memory for what follows.
 inline at::Tensor first_rows(at::Tensor tensor, std::int64_t rows) {
   return tensor.size(0) == rows ? std::move(tensor) : tensor.narrow(0, 0, rows).clone();
 }
@@ -48,8 +51,8 @@ inline at::Tensor with_rows_of_zeros(const at::Tensor& tensor, std::int64_t rows
   return padded;
 }
 
-// `columns`: of the logits. `piece(logits, targets, losses)` puts the loss of each row into losses and returns
-// the logits' gradient, which may be where the logits were, and is zero where they are padded.
+// `columns`: of the logits. `piece(logits, targets, losses)` puts the loss of each row into losses and
+// returns the logits' gradient, which may be where the logits were, and is zero where they are padded.
 template <class Piece>
 std::tuple<at::Tensor, at::Tensor, at::Tensor> in_pieces(const at::Tensor& hidden, const at::Tensor& weight,
                                                          const at::Tensor& targets,
@@ -64,16 +67,17 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> in_pieces(const at::Tensor& hidde
   for (std::int64_t first = 0; first < rows; first += rows_at_a_time) {
     const std::int64_t count = std::min(rows_at_a_time, rows - first);
     const at::Tensor here = hidden.narrow(0, first, count);
-    at::Tensor grad = piece(at::mm(here, words.t()), targets.narrow(0, first, count), losses.narrow(0, first, count));
+    at::Tensor grad =
+        piece(product(here, words.t()), targets.narrow(0, first, count), losses.narrow(0, first, count));
     if (hidden_grad) {
       at::Tensor to = grad_hidden.narrow(0, first, count);
-      at::mm_out(to, grad, words);
+      product_into(to, grad, words);
     }
     if (!weight_grad) continue;
     if (first == 0)
-      at::mm_out(grad_words, grad.t(), here);
+      product_into(grad_words, grad.t(), here);
     else
-      grad_words.addmm_(grad.t(), here);
+      add_product(grad_words, grad.t(), here);
   }
   words.reset();
   if (weight_grad) grad_words = first_rows(std::move(grad_words), weight.size(0));

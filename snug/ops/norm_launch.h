@@ -1,4 +1,4 @@
-// What the CUDA side of both norms checks and asks before it launches. Internal to ops.
+// What the CUDA side of the norms checks and asks before it launches. Internal to ops.
 #pragma once
 
 #include <algorithm>

@@ -21,12 +21,12 @@ at::Tensor one_per_row(const at::Tensor& x) {
   return at::empty({x.numel() / x.size(-1)}, wide_options(x));
 }
 
-// Sums over some rows each: on CUDA as norm_launch.h has it, on an H200.
+// Sums over some rows each: on CUDA as norm_launch.h has it.
 void take_partial_sums(const at::Tensor& x, std::int64_t count, std::int64_t blocks_per_processor) {
-  constexpr std::int64_t kProcessors = 132;
-  const std::int64_t parts = hooks::meta_stands_for_cuda()
-                                 ? std::min(x.numel() / x.size(-1), kProcessors * blocks_per_processor)
-                                 : at::get_num_threads();
+  const std::int64_t parts =
+      hooks::meta_stands_for_cuda()
+          ? std::min(x.numel() / x.size(-1), hooks::kMetaProcessors * blocks_per_processor)
+          : at::get_num_threads();
   at::empty({count, parts, x.size(-1)}, wide_options(x));
 }
 

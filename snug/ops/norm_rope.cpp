@@ -13,6 +13,7 @@
 #include "snug/hooks/meta_target.h"
 #include "snug/ops/norm_rope_by_parts.h"
 #include "snug/ops/operator.h"
+#include "snug/ops/rope_table.h"
 #include "snug/ops/wide_options.h"
 
 namespace snug::ops {
@@ -66,11 +67,10 @@ std::tuple<at::Tensor, at::Tensor> norm_rope_backward_anywhere(const at::Tensor&
                                                                const at::Tensor& cos, const at::Tensor& sin,
                                                                const at::Tensor& rstd) {
   if (!is_one_kernel(x)) return norm_rope_backward_by_parts(grad_out, x, weight, cos, sin, rstd);
-  constexpr std::int64_t kProcessors = 132;  // of an H200
   const at::Tensor by_token = grad_out.transpose(1, 2).contiguous();
   at::Tensor grad_x = at::empty_like(x);
   at::Tensor grad_weight = at::empty_like(weight);
-  at::empty({std::min(rstd.numel(), kProcessors * kNormRopeBlocks), x.size(3)}, wide_options(x));
+  at::empty({std::min(rstd.numel(), hooks::kMetaProcessors * kNormRopeBlocks), x.size(3)}, wide_options(x));
   return {grad_x, grad_weight};
 }
 
@@ -95,12 +95,12 @@ TORCH_LIBRARY_IMPL(snug, Autograd, library) {
 }  // namespace
 
 at::Tensor norm_rope(const at::Tensor& x, const at::Tensor& weight, const RopeTable& table, double eps) {
-  check(x.dim() == 4 && weight.dim() == 1 && x.size(3) == weight.size(0),
-        "norm_rope: expected x [batch, tokens, heads, head_dim] and weight [head_dim], got ", x.sizes(), " and ",
-        weight.sizes());
+  constexpr auto kExpected = "[batch, tokens, heads, head_dim]";
+  check(x.dim() == 4 && weight.dim() == 1 && x.size(3) == weight.size(0), "norm_rope: expected x ", kExpected,
+        " and weight [head_dim], got ", x.sizes(), " and ", weight.sizes());
   check(x.scalar_type() == weight.scalar_type() && x.device() == weight.device(), "norm_rope: x is ",
         x.scalar_type(), " on ", x.device(), ", weight is ", weight.scalar_type(), " on ", weight.device());
-  check_rope_table("norm_rope", x.transpose(1, 2), table);
+  check_rope_table("norm_rope", kExpected, x, x.size(1), x.size(3), table);
   return std::get<0>(norm_rope_with_rstd(x.contiguous(), weight.contiguous(), table.cos.contiguous(),
                                          table.sin.contiguous(), eps));
 }

@@ -21,8 +21,9 @@ SNUG_API std::tuple<at::Tensor, at::Tensor> norm_rope_with_rstd(const at::Tensor
                                                                 const at::Tensor& cos, const at::Tensor& sin,
                                                                 double eps);
 // The gradients of x and of weight.
-SNUG_API std::tuple<at::Tensor, at::Tensor> norm_rope_backward(const at::Tensor& grad_out, const at::Tensor& x,
-                                                               const at::Tensor& weight, const at::Tensor& cos,
-                                                               const at::Tensor& sin, const at::Tensor& rstd);
+SNUG_API std::tuple<at::Tensor, at::Tensor> norm_rope_backward(const at::Tensor& grad_out,
+                                                               const at::Tensor& x, const at::Tensor& weight,
+                                                               const at::Tensor& cos, const at::Tensor& sin,
+                                                               const at::Tensor& rstd);
 
 }  // namespace snug::ops

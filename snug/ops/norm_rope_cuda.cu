@@ -1,6 +1,6 @@
-// A few lanes of a warp per head of a token: each holds vectors of the head's first half and their partners of
-// the second, so that rope needs nobody else's. In the backward a block takes many rows and keeps its part of
-// the weight's gradient; a second kernel adds the parts, always in the same order.
+// A few lanes of a warp per head of a token: each holds vectors of the head's first half and their partners
+// of the second, so that rope needs nobody else's. In the backward a block takes many rows and keeps its part
+// of the weight's gradient; a second kernel adds the parts, always in the same order.
 #include "snug/ops/norm_rope_kernel.h"
 #include "snug/ops/norm_rows.cuh"
 
@@ -18,14 +18,16 @@ struct Dealt {
   // Fewer than 2^31 rows, so that 32 bits suffice where it is divided.
   template <class Norm>
   static __device__ std::int64_t token(const Norm& norm, std::int64_t row) {
-    return static_cast<unsigned>(row) / static_cast<unsigned>(norm.heads) % static_cast<unsigned>(norm.tokens);
+    return static_cast<unsigned>(row) / static_cast<unsigned>(norm.heads) %
+           static_cast<unsigned>(norm.tokens);
   }
   static __device__ int lane() { return threadIdx.x % kLanes; }
   static __device__ int row() { return threadIdx.x / kLanes; }
   static __device__ int column(int part) { return (part * kLanes + lane()) * kCount; }
 
   static __device__ float sum(float value) {
-    for (int offset = kLanes / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset, kLanes);
+    for (int offset = kLanes / 2; offset > 0; offset /= 2)
+      value += __shfl_xor_sync(~0u, value, offset, kLanes);
     return value;
   }
 };
@@ -170,8 +172,9 @@ cudaError_t dealt(int head_dim, bool aligned, Use use) {
   if (half <= 4 * kWide) return use(Dealt<kWide, 1, 4>());
   if (half <= 8 * kWide) return use(Dealt<kWide, 1, 8>());
   if (half <= 16 * kWide) return use(Dealt<kWide, 1, 16>());
-  if (half <= 32 * kWide) return use(Dealt<kWide, 1, 32>());
-  return use(Dealt<kWide, 2, 32>());
+  if constexpr (kWide == 4)
+    if (half > 32 * kWide) return use(Dealt<kWide, 2, 32>());
+  return use(Dealt<kWide, 1, 32>());
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 // The same code on every device: all the work is in matrix products.
 #include "snug/ops/project.h"
 
-#include <ATen/ops/addmm.h>
-#include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -13,6 +11,7 @@
 #include "snug/hooks/meta_target.h"
 #include "snug/ops/gradient_buffer.h"
 #include "snug/ops/operator.h"
+#include "snug/ops/product.h"
 #include "snug/ops/sum_rows.h"
 
 namespace snug::ops {
@@ -36,29 +35,10 @@ at::Tensor call_project_backward(at::TensorList grads, at::TensorList weights, b
   return op.call(grads, weights, in_out);
 }
 
-// Of halves into fp32: only cuBLAS does so at once.
-bool widens_at_once(const at::Tensor& factor) {
-  return factor.is_cuda() && at::isReducedFloatingType(factor.scalar_type());
-}
-
-at::Tensor fp32_product(const at::Tensor& left, const at::Tensor& right) {
-  return widens_at_once(left) ? at::mm(left, right, at::kFloat) : at::mm(left, right).to(at::kFloat);
-}
-
-void add_product(at::Tensor& sum, const at::Tensor& left, const at::Tensor& right) {
-  if (sum.scalar_type() == left.scalar_type())
-    sum.addmm_(left, right);
-  else if (sum.scalar_type() == at::kFloat && widens_at_once(left))
-    at::addmm_out(sum, sum, left, right, sum.scalar_type());
-  else
-    sum.add_(at::mm(left, right));
-}
-
 // Undefined if it went where it belongs.
 at::Tensor weight_gradient(GradientTarget target, const at::Tensor& left, const at::Tensor& right) {
   if (target.sum.defined()) return add_product(target.sum, left, right), at::Tensor();
-  const bool widens = target.dtype == at::kFloat && left.scalar_type() != at::kFloat;
-  return widens ? fp32_product(left, right) : at::mm(left, right);
+  return product_as(target.dtype == at::kFloat ? at::kFloat : left.scalar_type(), left, right);
 }
 
 class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
@@ -112,8 +92,7 @@ std::vector<at::Tensor> project_rows(const at::Tensor& x, at::TensorList weights
     const at::Tensor factor = in_out ? weights[i] : weights[i].t();
     std::vector<std::int64_t> sizes = x.sizes().vec();
     sizes.back() = factor.size(1);
-    const at::Tensor product = biases.empty() ? at::mm(rows, factor) : at::addmm(biases[i], rows, factor);
-    results.push_back(product.view(sizes));
+    results.push_back(product(rows, factor, biases.empty() ? at::Tensor() : biases[i]).view(sizes));
     if (x.is_meta()) hooks::after_product_on_meta();
   }
   return results;
@@ -121,9 +100,9 @@ std::vector<at::Tensor> project_rows(const at::Tensor& x, at::TensorList weights
 
 at::Tensor add_products(at::TensorList grads, at::TensorList weights, bool in_out) {
   const auto factor = [&](std::size_t i) { return in_out ? weights[i].t() : weights[i]; };
-  at::Tensor sum = at::mm(grads[0], factor(0));
+  at::Tensor sum = product(grads[0], factor(0));
   if (sum.is_meta()) hooks::after_product_on_meta();
-  for (std::size_t i = 1; i < grads.size(); ++i) sum.addmm_(grads[i], factor(i));
+  for (std::size_t i = 1; i < grads.size(); ++i) add_product(sum, grads[i], factor(i));
   return sum;
 }
 

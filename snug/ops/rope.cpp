@@ -15,6 +15,7 @@
 
 #include "snug/base/error.h"
 #include "snug/ops/operator.h"
+#include "snug/ops/rope_table.h"
 
 namespace snug::ops {
 namespace {
@@ -97,21 +98,10 @@ RopeTable make_rope_table(std::int64_t tokens, std::int64_t head_dim, double the
   return {angles.cos().to(options.dtype()), angles.sin().to(options.dtype())};
 }
 
-void check_rope_table(const char* name, const at::Tensor& x, const RopeTable& table) {
-  check(x.dim() == 4 && x.size(2) == table.cos.size(0) && x.size(3) == 2 * table.cos.size(1), name,
-        ": a table for ", table.cos.size(0), " tokens and head_dim ", 2 * table.cos.size(1),
-        " needs x [batch, heads, tokens, head_dim] of those sizes, got ", x.sizes());
-  check(x.scalar_type() == table.cos.scalar_type(), name, ": x is ", x.scalar_type(), ", the table is ",
-        table.cos.scalar_type(), "; make the table with x.options()");
-  check(table.cos.device() == x.device() && table.sin.device() == x.device() &&
-            table.sin.sizes() == table.cos.sizes() && table.sin.scalar_type() == table.cos.scalar_type(),
-        name, ": the table must be of one kind and on ", x.device(), " as x is, got ", table.cos.sizes(),
-        " on ", table.cos.device(), " and ", table.sin.sizes(), " on ", table.sin.device());
-  check(x.numel() > 0, name, ": empty input ", x.sizes());
-}
-
 at::Tensor rope(const at::Tensor& x, const RopeTable& table) {
-  check_rope_table("rope", x, table);
+  constexpr auto kExpected = "[batch, heads, tokens, head_dim]";
+  check(x.dim() == 4, "rope: expected x ", kExpected, ", got ", x.sizes());
+  check_rope_table("rope", kExpected, x, x.size(2), x.size(3), table);
   return rope_by(x, table.cos.contiguous(), table.sin.contiguous(), /*inverse=*/false);
 }
 

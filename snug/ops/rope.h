@@ -38,9 +38,6 @@ SNUG_API RopeTable make_rope_table(std::int64_t tokens, std::int64_t head_dim, d
 // way.
 SNUG_API at::Tensor rope(const at::Tensor& x, const RopeTable& table);
 
-// Fails in the name of this operator unless the table is one for x as rope() takes it.
-void check_rope_table(const char* name, const at::Tensor& x, const RopeTable& table);
-
 // The operator itself; `inverse` rotates the other way.
 SNUG_API at::Tensor rope_by(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool inverse);
 

@@ -1,3 +1,4 @@
+// What norms with a residual before them share.
 #pragma once
 
 #include <ATen/core/Tensor.h>

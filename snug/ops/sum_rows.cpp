@@ -20,10 +20,9 @@ at::Tensor sum_rows_by_aten(const at::Tensor& matrix, at::ScalarType dtype) {
 at::Tensor sum_rows_meta(const at::Tensor& matrix, at::ScalarType dtype) {
   if (!hooks::meta_stands_for_cuda() || matrix.scalar_type() == at::kDouble)
     return sum_rows_by_aten(matrix, dtype);
-  constexpr int kProcessors = 132;  // an H200's
   const at::Tensor rows = matrix.stride(1) == 1 ? matrix : matrix.contiguous();
   at::Tensor sum = at::empty({rows.size(1)}, rows.options().dtype(dtype));
-  at::empty({strips_of(rows.size(0), rows.size(1), kProcessors), rows.size(1)},
+  at::empty({strips_of(rows.size(0), rows.size(1), hooks::kMetaProcessors), rows.size(1)},
             rows.options().dtype(at::kFloat));
   return sum;
 }

@@ -85,10 +85,8 @@ void check_tensors(const char* name, const UpdateTensors& tensors, const UpdateC
         tensors.weights[0].device(), ", which have it as theirs");
 }
 
-// As every operator that writes: autograd and the tape look whether a weight is still what it was.
 void note_written(const std::vector<at::Tensor>& tensors) {
-  for (const at::Tensor& tensor : tensors)
-    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+  for (const at::Tensor& tensor : tensors) ops::note_written(tensor);
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 // Hardware as JSON, each key named like its field, and what each may be.
 #include "snug/plan/hardware.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -90,15 +88,7 @@ Hardware load_hardware(const std::string& name_or_path) {
 
 void save_hardware(const Hardware& hardware, const std::filesystem::path& path) {
   validate(hardware, path.string());
-  // Beside its place, under a name that no other process has.
-  const std::filesystem::path part = concat(path.string(), ".", ::getpid(), ".part");
-  OutputFile file(part);
-  file.write(to_json(hardware).dump(2) + "\n");
-  file.close();
-  std::error_code error, gone;
-  std::filesystem::rename(part, path, error);
-  if (error) std::filesystem::remove(part, gone);
-  check(!error, path.string(), ": cannot write: ", error.message());
+  replace_file(path, to_json(hardware).dump(2) + "\n");
 }
 
 Json to_json(const Hardware& hardware) {

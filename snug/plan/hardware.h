@@ -60,8 +60,8 @@ struct Hardware {
 // Context, cuBLAS, cuDNN and kernels are loaded as they are first used: 0.75 GiB on an H200 after a step of a
 // Llama-like model; and some.
 inline constexpr std::uint64_t kUsualOutside = 922_MiB;
-// NCCL's buffers, where ranks are planned for that are not here: it has one for every channel and way of doing
-// something. One rank on an H200 took 484 MiB; several were not measured.
+// NCCL's buffers, where ranks are planned for that are not here: it has one for every channel and way of
+// doing something. One rank on an H200 took 484 MiB; several were not measured.
 inline constexpr std::uint64_t kUsualNccl = 512_MiB;
 // A plan written by hand, and no plan, say nothing of it.
 inline std::uint64_t outside_or_usual(std::uint64_t planned_bytes) {

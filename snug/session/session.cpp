@@ -18,6 +18,7 @@
 #include "snug/hooks/device.h"
 #include "snug/machine/hardware_of.h"
 #include "snug/machine/prepare.h"
+#include "snug/machine/products.h"
 #include "snug/memory/budget.h"
 #include "snug/memory/process_memory.h"
 #include "snug/plan/cost.h"
@@ -185,6 +186,8 @@ class Session::Impl {
     const std::vector<trace::RegionTape> tapes = take_tapes();
     trace_.end_step();
     ++steps_;
+    constexpr std::int64_t kNewProducts = 2;  // as many steps bring all there are, but for other shapes
+    if (device_.is_cuda() && steps_ <= kNewProducts) machine::keep_products();
     const bool learns = stage_ != Stage::Watching && stage_ != Stage::Proven && stage_ != Stage::Lean;
     if (ran_out_ && learns) return recover();
     switch (stage_) {

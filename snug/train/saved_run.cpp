@@ -16,6 +16,7 @@
 #include "snug/base/bytes.h"
 #include "snug/base/error.h"
 #include "snug/io/checksum.h"
+#include "snug/machine/products.h"
 #include "snug/plan/plan.h"
 
 namespace snug::train {
@@ -294,6 +295,7 @@ io::TrainingState RunSaver::describe(std::int64_t step, const TrainingSetup& set
                     {"torch", TORCH_VERSION},
                     {"loss_scale", scaler.is_enabled() ? scaler.state() : Json(nullptr)},
                     {"plan", plan_},
+                    {"products", machine::products_to_json()},
                     {"split", split_},
                     {"finite", !may_be_nan_ || has_finite_weights(setup)},
                     {"run", run_facts_}},
@@ -422,6 +424,9 @@ std::string other_split(const io::SavedState& state, const TrainConfig& config) 
 
 void restore(const io::SavedState& state, TrainingSetup& setup, GradScaler& scaler) {
   at::NoGradGuard no_grad;
+  const JsonReader facts(state.facts(), state.folder().string());
+  if (facts.has("products"))
+    machine::products_from_json(facts.required<Json>("products"), state.folder().string());
   const io::StoredTensors& stored = state.optimizer();
   if (setup.sharding)
     restore_part(setup, stored);
@@ -432,8 +437,7 @@ void restore(const io::SavedState& state, TrainingSetup& setup, GradScaler& scal
   const c10::Device device = device_of(setup);
   if (!device.is_cpu() && stored.find(kDeviceGenerator))
     set_generator(device_generator(device), find(stored, kDeviceGenerator).whole(), file_of(stored));
-  if (scaler.is_enabled())
-    scaler.load_state(JsonReader(state.facts(), state.folder().string()).required<Json>("loss_scale"));
+  if (scaler.is_enabled()) scaler.load_state(facts.required<Json>("loss_scale"));
 }
 
 }  // namespace snug::train

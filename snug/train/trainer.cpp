@@ -20,12 +20,12 @@
 #include "snug/machine/hardware_of.h"
 #include "snug/machine/prepare.h"
 #include "snug/models/weights.h"
+#include "snug/plan/hardware.h"
 #include "snug/precision/grad_scaler.h"
 #include "snug/session/session.h"
 #include "snug/train/planning.h"
 #include "snug/train/saved_run.h"
 #include "snug/train/step.h"
-#include "snug/plan/hardware.h"
 #include "snug/zero/join.h"
 
 namespace snug::train {

@@ -71,9 +71,10 @@ TEST_F(AttentionCuda, IsAsExactAsTorch) {
 // Queries, keys and values that are parts of one matrix are read where they lie.
 TEST_F(AttentionCuda, TakesPartsOfOneMatrix) {
   for (const std::int64_t head_dim : {64, 128}) {
-    const at::Tensor packed =
-        at::randn({2, 300, 3, 4, head_dim}, at::dtype(at::kBFloat16).device(at::kCUDA));
-    const auto part = [](const at::Tensor& of, std::int64_t which) { return of.select(2, which).transpose(1, 2); };
+    const at::Tensor packed = at::randn({2, 300, 3, 4, head_dim}, at::dtype(at::kBFloat16).device(at::kCUDA));
+    const auto part = [](const at::Tensor& of, std::int64_t which) {
+      return of.select(2, which).transpose(1, 2);
+    };
     AttentionInputs apart{part(packed, 0).clone(), part(packed, 1).clone(), part(packed, 2).clone(),
                           at::randn({2, 4, 300, head_dim}, packed.options())};
     const auto causal = [](const auto& q, const auto& k, const auto& v) {

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <optional>
 #include <string>
@@ -132,16 +134,14 @@ inline std::vector<FusedCase> fused_cases() {
                      },
                      plain_rope});
   for (const std::int64_t head_dim : {2, 6, 24, 64, 80, 96, 128, 192, 256, 512, 520})
-    cases.push_back({"norm_rope of " + std::to_string(head_dim),
-                     {random({2, 5, 3, head_dim}), random({head_dim})},
-                     [](const Tensors& in) {
-                       return Tensors{ops::norm_rope(
-                           in[0], in[1],
-                           ops::make_rope_table(in[0].size(1), in[0].size(3), 1e4, in[0].options()), 1e-5)};
-                     },
-                     [](const Tensors& in) {
-                       return plain_rope({plain_rms_norm(in[0], in[1]).transpose(1, 2)});
-                     }});
+    cases.push_back(
+        {"norm_rope of " + std::to_string(head_dim),
+         {random({2, 5, 3, head_dim}), random({head_dim})},
+         [](const Tensors& in) {
+           return Tensors{ops::norm_rope(
+               in[0], in[1], ops::make_rope_table(in[0].size(1), in[0].size(3), 1e4, in[0].options()), 1e-5)};
+         },
+         [](const Tensors& in) { return plain_rope({plain_rms_norm(in[0], in[1]).transpose(1, 2)}); }});
   cases.push_back(
       {"project",
        {random({2, 5, 24}), random({16, 24}), random({8, 24}), random({40, 24})},
@@ -244,6 +244,37 @@ inline void expect_gradients_survive_half(c10::Device device) {
       EXPECT_LT(relative_error(half[i], exact[i]), 3e-3) << "result " << i;
   }
   EXPECT_FALSE(grads(at::kHalf, 1 / kTargets, 1e12)[1].isfinite().all().item<bool>()) << "an overflow";
+}
+
+// A loss over few words, of one row, and of a row in which a word's logit is no number.
+inline void expect_few_words_and_nan_are_seen(c10::Device device) {
+  at::manual_seed(6);
+  for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16})
+    for (const std::int64_t words : {1, 5, 4096})
+      for (const std::int64_t rows : {1, 300}) {
+        at::Tensor weight = at::randn({words, 16}).to(dtype);
+        const at::Tensor hidden = at::randn({rows, 16}).to(dtype),
+                         targets = at::randint(words, {rows}, at::kLong);
+        const auto run = [&](c10::Device where, at::ScalarType type) {
+          const at::Tensor w = weight.to(where, type, false, /*copy=*/true).requires_grad_();
+          const at::Tensor h = hidden.to(where, type), t = targets.to(where);
+          const at::Tensor loss =
+              type == at::kDouble ? plain_loss(h, w, t) : ops::linear_cross_entropy(h, w, t);
+          loss.backward();
+          return Tensors{loss.detach().to(at::kCPU, at::kDouble), w.grad().to(at::kCPU, at::kDouble)};
+        };
+        const Tensors ours = run(device, dtype), exact = run(at::kCPU, at::kDouble);
+        const std::string which = concat(dtype, ", ", words, " words, ", rows, " rows");
+        EXPECT_LE((ours[0] - exact[0]).abs().item<double>(), 2e-2 * (1 + exact[0].item<double>())) << which;
+        EXPECT_LE((ours[1] - exact[1]).norm().item<double>(), 2e-2 * (1 + exact[1].norm().item<double>()))
+            << which;
+        for (const std::int64_t bad : {std::int64_t{0}, words / 2}) {
+          const at::Tensor whole = weight.clone();
+          weight.narrow(0, bad, std::min<std::int64_t>(8, words - bad)).fill_(NAN);
+          EXPECT_TRUE(run(device, dtype)[0].isnan().item<bool>()) << which << ", no number at " << bad;
+          weight = whole;
+        }
+      }
 }
 
 // Logits of -inf, blocks and single ones, are those of words that cannot come; a row of nothing else has no

@@ -56,7 +56,14 @@ TEST_F(FusedCuda, ManyRows) {
       {"layer_norm",
        {x, weight, weight},
        [](const Tensors& in) { return Tensors{layer_norm(in[0], in[1], in[2], 1e-5)}; },
-       [](const Tensors& in) { return Tensors{plain_layer_norm(in[0], in[1], in[2])}; }}};
+       [](const Tensors& in) { return Tensors{plain_layer_norm(in[0], in[1], in[2])}; }},
+      {"norm_rope",  // more than all blocks take at a time
+       {at::randn({50, 101, 16, 64}, at::kDouble), weight},
+       [](const Tensors& in) {
+         return Tensors{
+             norm_rope(in[0], in[1], make_rope_table(in[0].size(1), 64, 1e4, in[0].options()), 1e-5)};
+       },
+       [](const Tensors& in) { return plain_rope({plain_rms_norm(in[0], in[1]).transpose(1, 2)}); }}};
   for (const FusedCase& norm : norms) {
     const Tensors ours = run_fused(norm.fused, norm.inputs,
                                    [](const at::Tensor& tensor) { return tensor.to(at::kFloat).cuda(); });
@@ -101,6 +108,35 @@ TEST_F(FusedCuda, NormsTakeTheWidestRowsInFp32) {
       for (std::size_t i = 0; i < ours.size(); ++i)
         EXPECT_LE(relative_error(ours[i], exact[i]), 2e-6) << norm.name << ", result " << i;
     }
+}
+
+TEST_F(FusedCuda, ALossOverFewWordsIsExactAndNanIsSeen) {
+  expect_few_words_and_nan_are_seen(at::kCUDA);
+}
+
+// Padded, with one of its inputs frozen, and asked for its gradients twice.
+TEST_F(FusedCuda, ALossOverWordsThatAreNoMultipleMayBePartOfAnotherAndBeRetained) {
+  const at::Tensor hidden = at::randn({300, 64}).to(at::kBFloat16).cuda(),
+                   weight = at::randn({5003, 64}).to(at::kBFloat16).cuda();
+  const at::Tensor targets = at::randint(5003, {300}, at::kLong).cuda();
+  const auto plain = [&](const at::Tensor& h, const at::Tensor& w) {
+    return plain_loss(h.to(at::kFloat), w.to(at::kFloat), targets);
+  };
+  for (const bool hidden_learns : {true, false}) {
+    const at::Tensor h = hidden.clone().set_requires_grad(hidden_learns),
+                     w = weight.clone().set_requires_grad(!hidden_learns);
+    const at::Tensor& learns = hidden_learns ? h : w;
+    (2 * plain(h, w)).backward();
+    const at::Tensor expected = learns.grad().clone();
+    const at::Tensor twice = 2 * linear_cross_entropy(h, w, targets);
+    for (const bool retains : {true, false}) {
+      learns.mutable_grad().reset();
+      twice.backward({}, retains);
+      EXPECT_LE(relative_error(learns.grad().to(at::kDouble), expected.to(at::kDouble)), 1e-2)
+          << "retains " << retains;
+    }
+    EXPECT_EQ(learns.grad().storage().nbytes(), learns.nbytes()) << "no memory for what is padded";
+  }
 }
 
 TEST_F(FusedCuda, AHalfLossMayBeScaledInsideOrOutside) {

@@ -36,6 +36,12 @@ TEST(FusedOperators, TakeWhatIsNotContiguous) {
   EXPECT_TRUE(at::allclose(rms_norm(x, weight, 1e-5), plain_rms_norm(x, weight)));
   EXPECT_TRUE(at::allclose(swiglu(x, x), at::silu(x) * x));
   EXPECT_TRUE(at::allclose(layer_norm(x, weight, weight, 1e-5), plain_layer_norm(x, weight, weight)));
+  EXPECT_TRUE(
+      at::allclose(add_layer_norm(x, x, weight, weight, 1e-5).out, plain_layer_norm(2 * x, weight, weight)));
+  const at::Tensor heads = at::randn({2, 6, 5, 3}, at::kDouble).permute({0, 2, 3, 1});
+  const RopeTable table = make_rope_table(5, 6, 1e4, heads.options());
+  EXPECT_TRUE(
+      at::equal(norm_rope(heads, weight, table, 1e-5), norm_rope(heads.contiguous(), weight, table, 1e-5)));
   EXPECT_TRUE(at::allclose(ops::gelu(x), at::gelu(x)));
   const at::Tensor tokens = at::arange(6).view({2, 3}).t();
   EXPECT_TRUE(at::equal(ops::embedding(x, tokens), at::embedding(x, tokens)));
@@ -47,6 +53,9 @@ TEST(FusedOperators, ASumThatAloneIsUsedPassesItsGradient) {
   add_rms_norm(x, residual, at::ones({4}), 1e-5).sum.sum().backward();
   EXPECT_TRUE(at::equal(x.grad(), at::ones({2, 4})));
   EXPECT_TRUE(at::equal(residual.grad(), at::ones({2, 4})));
+  add_layer_norm(x, residual, at::ones({4}), {}, 1e-5).sum.sum().backward();
+  EXPECT_TRUE(at::equal(x.grad(), at::full({2, 4}, 2.0f)));
+  EXPECT_TRUE(at::equal(residual.grad(), at::full({2, 4}, 2.0f)));
 }
 
 TEST(FusedOperators, ANormOfRowsOfOneElementIsItsBias) {
@@ -71,6 +80,10 @@ TEST(FusedOperators, ARowThatIsNotFiniteSpoilsNoOtherInANorm) {
       [](const Tensors& in) { return Tensors{layer_norm(in[0], in[1], in[1].detach(), 1e-5)}; },
       [](const Tensors& in) {
         auto [sum, out] = add_rms_norm(in[0], in[0], in[1], 1e-5);
+        return Tensors{sum, out};
+      },
+      [](const Tensors& in) {
+        auto [sum, out] = add_layer_norm(in[0], in[0], in[1], {}, 1e-5);
         return Tensors{sum, out};
       }};
   for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
@@ -154,6 +167,10 @@ TEST(FusedOperators, ALossTakesBlocksOfMinusInfinity) {
   expect_minus_infinity_is_no_word(at::kCPU);
 }
 
+TEST(FusedOperators, ALossOverFewWordsIsExactAndNanIsSeen) {
+  expect_few_words_and_nan_are_seen(at::kCPU);
+}
+
 TEST(FusedOperators, RefuseWhatTheyCannotDo) {
   const at::Tensor x = at::ones({2, 4}), weight = at::ones({4});
   EXPECT_THROW(rms_norm(x, at::ones({5}), 1e-5), Error);
@@ -163,6 +180,8 @@ TEST(FusedOperators, RefuseWhatTheyCannotDo) {
   EXPECT_THROW(add_rms_norm(x, at::ones({4}), weight, 1e-5), Error);
   EXPECT_THROW(swiglu(x, at::ones({2, 5})), Error);
   EXPECT_THROW(swiglu(at::ones({0}), at::ones({0})), Error);
+  EXPECT_THROW(add_layer_norm(x, at::ones({4}), weight, {}, 1e-5), Error);
+  EXPECT_THROW(add_layer_norm(x, x, weight, at::ones({5}), 1e-5), Error);
   EXPECT_THROW(layer_norm(x, at::ones({5}), {}, 1e-5), Error);
   EXPECT_THROW(layer_norm(x, weight, at::ones({5}), 1e-5), Error);
   EXPECT_THROW(layer_norm(x, weight, weight.to(at::kHalf), 1e-5), Error);
@@ -185,6 +204,12 @@ TEST(FusedOperators, RefuseWhatTheyCannotDo) {
   RopeTable table = make_rope_table(2, 4, 1e4, heads.options());
   table.sin = table.sin.narrow(0, 0, 1);
   EXPECT_THROW(rope(heads, table), Error);
+  EXPECT_THROW(norm_rope(heads.transpose(1, 2), weight, table, 1e-5), Error);
+  const RopeTable fitting = make_rope_table(2, 4, 1e4, heads.options());
+  EXPECT_THROW(norm_rope(heads, weight, fitting, 1e-5), Error) << "heads before tokens";
+  EXPECT_THROW(norm_rope(heads.transpose(1, 2), at::ones({6}), fitting, 1e-5), Error);
+  EXPECT_THROW(norm_rope(heads.transpose(1, 2), weight.to(at::kHalf), fitting, 1e-5), Error);
+  EXPECT_THROW(norm_rope(x, weight, fitting, 1e-5), Error);
   EXPECT_THROW(project(x, {}), Error);
   EXPECT_THROW(project(x, {at::ones({3, 5})}), Error);
   EXPECT_THROW(project(x, {at::ones({3, 4}, at::kDouble)}), Error);

@@ -1,0 +1,306 @@
+// Products of 16-bit factors by cuBLASLt: see Note [One algorithm per product].
+#include <ATen/Context.h>
+#include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cublasLt.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "snug/base/error.h"
+#include "snug/ops/product_by_aten.h"
+#include "snug/ops/product_choices.h"
+
+namespace snug::ops {
+namespace {
+
+void check_cublas(cublasStatus_t status, const char* what) {
+  check(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: ", what, ": ", cublasLtGetStatusString(status));
+}
+
+template <class T, cublasStatus_t (*kDestroy)(T)>
+struct Destroy {
+  using pointer = T;
+  void operator()(T handle) const { kDestroy(handle); }
+};
+template <class T, cublasStatus_t (*kDestroy)(T)>
+using Owned = std::unique_ptr<void, Destroy<T, kDestroy>>;
+
+// A matrix as cuBLAS sees it: columns first.
+struct Matrix {
+  std::int64_t rows = 0, columns = 0, leading = 0;
+  bool transposed = false;
+
+  auto operator<=>(const Matrix&) const = default;
+};
+
+// `tensor`, transposed: rows first is columns first of the transposed. False if it has gaps in both.
+bool as_transposed(const at::Tensor& tensor, Matrix& matrix) {
+  const std::int64_t rows = tensor.size(0), columns = tensor.size(1);
+  if (tensor.stride(1) == 1 || columns == 1)
+    matrix = {columns, rows, rows == 1 ? columns : tensor.stride(0), false};
+  else if (tensor.stride(0) == 1 || rows == 1)
+    matrix = {rows, columns, columns == 1 ? rows : tensor.stride(1), true};
+  else
+    return false;
+  return matrix.leading >= matrix.rows;
+}
+
+int alignment_of(const void* address) {
+  int alignment = 16;  // more does not matter
+  while (reinterpret_cast<std::uintptr_t>(address) % alignment != 0) alignment /= 2;
+  return alignment;
+}
+
+// out' = right' @ left', where ' is transposed: what is in rows to us is in columns to cuBLAS.
+struct Shape {
+  int device = 0;
+  at::ScalarType factors{}, result{};
+  Matrix left, right, out;
+  bool has_bias = false;
+  std::array<int, 4> alignments{};
+
+  auto operator<=>(const Shape&) const = default;
+
+  double flops() const {
+    return 2.0 * static_cast<double>(out.rows) * static_cast<double>(out.columns) *
+           static_cast<double>(right.transposed ? right.rows : right.columns);
+  }
+};
+
+std::string text_of(const Shape& shape) {
+  const auto matrix = [](const Matrix& one) {
+    return concat(one.rows, "x", one.columns, "/", one.leading, one.transposed ? "t" : "");
+  };
+  const cudaDeviceProp* const gpu = at::cuda::getDeviceProperties(shape.device);
+  return concat(gpu->name, ", cublasLt ", cublasLtGetVersion(), ": ", shape.factors, " ", matrix(shape.right),
+                " ", matrix(shape.left), " ", shape.result, " ", matrix(shape.out),
+                shape.has_bias ? " bias" : "", " aligned ", shape.alignments[0], " ", shape.alignments[1],
+                " ", shape.alignments[2], " ", shape.alignments[3]);
+}
+
+cudaDataType_t type_of(at::ScalarType dtype) {
+  return dtype == at::kFloat ? CUDA_R_32F : dtype == at::kHalf ? CUDA_R_16F : CUDA_R_16BF;
+}
+
+using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+
+Layout make_layout(const Matrix& matrix, at::ScalarType dtype) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  check_cublas(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), static_cast<std::uint64_t>(matrix.rows),
+                                          static_cast<std::uint64_t>(matrix.columns), matrix.leading),
+               "a matrix");
+  return Layout(layout);
+}
+
+// Made once for a shape; what differs from call to call is where things are.
+class Product {
+ public:
+  explicit Product(const Shape& shape)
+      : shape_(shape),
+        right_(make_layout(shape.right, shape.factors)),
+        left_(make_layout(shape.left, shape.factors)),
+        out_(make_layout(shape.out, shape.result)) {
+    cublasLtMatmulDesc_t operation = nullptr;
+    check_cublas(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a product");
+    operation_.reset(operation);
+    set(CUBLASLT_MATMUL_DESC_TRANSA, shape.right.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, shape.left.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (shape.has_bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+  }
+
+  struct Places {
+    const void* right = nullptr;
+    const void* left = nullptr;
+    const void* bias = nullptr;
+    void* out = nullptr;
+  };
+
+  void run(const Places& places, bool adds) {
+    if (shape_.has_bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, places.bias);
+    if (!is_chosen_) choose(places, adds);
+    check_cublas(compute(algorithm_, places, adds), "the product");
+  }
+
+ private:
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    check_cublas(cublasLtMatmulDescSetAttribute(operation_.get(), attribute, &value, sizeof value),
+                 "a product");
+  }
+
+  cublasStatus_t compute(const cublasLtMatmulAlgo_t& algorithm, const Places& places, bool adds) const {
+    const float one = 1, kept = adds ? 1 : 0;
+    return cublasLtMatmul(at::cuda::getCurrentCUDABlasLtHandle(), operation_.get(), &one, places.right,
+                          right_.get(), places.left, left_.get(), &kept, places.out, out_.get(), places.out,
+                          out_.get(), &algorithm, at::cuda::getCUDABlasLtWorkspace(),
+                          at::cuda::getCUDABlasLtWorkspaceSize(), c10::cuda::getCurrentCUDAStream());
+  }
+
+  std::vector<cublasLtMatmulAlgo_t> candidates() const {
+    constexpr int kMost = 8;
+    cublasLtMatmulPreference_t preference = nullptr;
+    check_cublas(cublasLtMatmulPreferenceCreate(&preference), "a preference");
+    const Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> owned(preference);
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      check_cublas(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
+                   "a preference");
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+           static_cast<std::uint64_t>(at::cuda::getCUDABlasLtWorkspaceSize()));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(shape_.alignments[0]));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(shape_.alignments[1]));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(shape_.alignments[2]));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(shape_.alignments[2]));
+    std::array<cublasLtMatmulHeuristicResult_t, kMost> found{};
+    int count = 0;
+    check_cublas(cublasLtMatmulAlgoGetHeuristic(at::cuda::getCurrentCUDABlasLtHandle(), operation_.get(),
+                                                right_.get(), left_.get(), out_.get(), out_.get(), preference,
+                                                kMost, found.data(), &count),
+                 "no algorithm");
+    std::vector<cublasLtMatmulAlgo_t> algorithms;
+    for (int i = 0; i < count; ++i)
+      if (found[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(found[i].algo);
+    check(!algorithms.empty(), "cuBLASLt has no algorithm for ", text_of(shape_));
+    return algorithms;
+  }
+
+  void choose(const Places& places, bool adds) {
+    const std::string text = text_of(shape_);
+    is_chosen_ = take(choice_for(text));
+    if (is_chosen_) return;
+    const std::vector<cublasLtMatmulAlgo_t> all = candidates();
+    // What adds would add at every try. What takes no time needs no race.
+    constexpr double kLeastFlops = 4e9;
+    const bool races = products_may_race() && !adds && shape_.flops() >= kLeastFlops &&
+                       !at::globalContext().deterministicAlgorithms() &&
+                       c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None;
+    algorithm_ = all[races ? fastest(all, places) : 0];
+    is_chosen_ = true;
+    note_choice(text, hex_of(algorithm_));
+  }
+
+  // Each in turn, several times, since a GPU's clock wanders; the first one unless another is 1 % faster.
+  std::size_t fastest(const std::vector<cublasLtMatmulAlgo_t>& all, const Places& places) const {
+    constexpr int kTurns = 5;
+    constexpr float kNever = 1e30F, kClearly = 0.99F;
+    constexpr double kSecondsOfATry = 2e-4, kFlopsPerSecond = 6e14;
+    const int times = std::max(1, static_cast<int>(kSecondsOfATry * kFlopsPerSecond / shape_.flops()));
+    const auto stream = c10::cuda::getCurrentCUDAStream();
+    cudaEvent_t begin = nullptr, end = nullptr;
+    C10_CUDA_CHECK(cudaEventCreate(&begin));
+    C10_CUDA_CHECK(cudaEventCreate(&end));
+    std::vector<float> least(all.size(), kNever);
+    for (int turn = 0; turn < kTurns; ++turn)
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        C10_CUDA_CHECK(cudaEventRecord(begin, stream));
+        bool works = true;
+        for (int k = 0; works && k < times; ++k)
+          works = compute(all[i], places, /*adds=*/false) == CUBLAS_STATUS_SUCCESS;
+        C10_CUDA_CHECK(cudaEventRecord(end, stream));
+        C10_CUDA_CHECK(cudaEventSynchronize(end));
+        float milliseconds = 0;
+        C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin, end));
+        if (works && turn > 0) least[i] = std::min(least[i], milliseconds);  // the first turn loads kernels
+      }
+    C10_CUDA_CHECK(cudaEventDestroy(begin));
+    C10_CUDA_CHECK(cudaEventDestroy(end));
+    const auto best = static_cast<std::size_t>(std::ranges::min_element(least) - least.begin());
+    return least[best] < kClearly * least[0] ? best : 0;
+  }
+
+  static std::string hex_of(const cublasLtMatmulAlgo_t& algorithm) {
+    std::array<unsigned char, sizeof algorithm> bytes{};
+    std::memcpy(bytes.data(), &algorithm, sizeof algorithm);
+    std::string text;
+    for (const unsigned char byte : bytes)
+      text += {"0123456789abcdef"[byte / 16], "0123456789abcdef"[byte % 16]};
+    return text;
+  }
+
+  // False for what is no algorithm of this cuBLAS for this product.
+  bool take(const std::string& hex) {
+    std::array<unsigned char, sizeof algorithm_> bytes{};
+    if (hex.size() != 2 * bytes.size()) return false;
+    const auto digit = [&](std::size_t at) {
+      const std::size_t value = std::string_view("0123456789abcdef").find(hex[at]);
+      return value == std::string_view::npos ? 16U : static_cast<unsigned>(value);
+    };
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      const unsigned high = digit(2 * i), low = digit(2 * i + 1);
+      if (high > 15 || low > 15) return false;
+      bytes[i] = static_cast<unsigned char>(16 * high + low);
+    }
+    std::memcpy(&algorithm_, bytes.data(), sizeof algorithm_);
+    cublasLtMatmulHeuristicResult_t result{};
+    const bool fits = cublasLtMatmulAlgoCheck(at::cuda::getCurrentCUDABlasLtHandle(), operation_.get(),
+                                              right_.get(), left_.get(), out_.get(), out_.get(), &algorithm_,
+                                              &result) == CUBLAS_STATUS_SUCCESS &&
+                      result.workspaceSize <= at::cuda::getCUDABlasLtWorkspaceSize();
+    if (!fits)
+      TORCH_WARN(
+          "the algorithm that was chosen for a product is none of this cuBLAS: another is taken, and "
+          "results may differ in their last bits (",
+          text_of(shape_), ")");
+    return fits;
+  }
+
+  const Shape shape_;
+  Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation_;
+  const Layout right_, left_, out_;
+  cublasLtMatmulAlgo_t algorithm_{};
+  bool is_chosen_ = false;
+};
+
+void product_cuda(at::Tensor& out, const at::Tensor& left, const at::Tensor& right,
+                  const std::optional<at::Tensor>& bias, bool adds) {
+  const auto dtype = left.scalar_type();
+  Shape shape{.device = left.device().index(),
+              .factors = dtype,
+              .result = out.scalar_type(),
+              .has_bias = bias.has_value()};
+  const bool suits = at::isReducedFloatingType(dtype) && right.scalar_type() == dtype &&
+                     (shape.result == dtype || (shape.result == at::kFloat && !bias)) && out.numel() > 0 &&
+                     left.numel() > 0 && (!bias || bias->is_contiguous()) &&
+                     as_transposed(left, shape.left) && as_transposed(right, shape.right) &&
+                     as_transposed(out, shape.out);
+  if (!suits) return product_by_aten(out, left, right, bias, adds);
+  if (shape.out.transposed) {  // then so is the product
+    if (bias) return product_by_aten(out, left, right, bias, adds);
+    at::Tensor other = out.t();
+    return product_cuda(other, right.t(), left.t(), bias, adds);
+  }
+  const c10::cuda::CUDAGuard guard(left.device());
+  const Product::Places places{.right = right.const_data_ptr(),
+                               .left = left.const_data_ptr(),
+                               .bias = bias ? bias->const_data_ptr() : nullptr,
+                               .out = out.mutable_data_ptr()};
+  shape.alignments = {alignment_of(places.right), alignment_of(places.left), alignment_of(places.out),
+                      bias ? alignment_of(places.bias) : 0};
+  static std::mutex mutex;
+  static std::map<Shape, std::unique_ptr<Product>>& products = *new std::map<Shape, std::unique_ptr<Product>>;
+  const std::lock_guard lock(mutex);  // a product's description holds where its bias is
+  auto& product = products[shape];
+  if (!product) product = std::make_unique<Product>(shape);
+  product->run(places, adds);
+}
+
+TORCH_LIBRARY_IMPL(snug, CUDA, library) {
+  library.impl("product_", TORCH_FN(product_cuda));
+}
+
+}  // namespace
+}  // namespace snug::ops
