@@ -128,7 +128,7 @@ OperatorWork::OperatorWork(const c10::OperatorHandle& op, const torch::jit::Stac
     work_.low_precision |= is_half(tensor);
   });
   const std::string_view name = work_.name;
-  if (is_any(name, {"aten::mm", "aten::bmm"})) {
+  if (is_any(name, {"aten::mm", "aten::bmm", "snug::product"})) {
     work_.flops = product_flops(tensors(arguments), /*has_summand=*/false);
   } else if (is_any(name, {"aten::addmm", "aten::addmm_", "aten::baddbmm", "snug::product_"})) {
     work_.flops = product_flops(tensors(arguments), /*has_summand=*/true);

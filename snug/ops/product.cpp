@@ -1,59 +1,66 @@
-// The operator, and its kernel for CPU and Meta: ATen's. CUDA's is in product_cuda.cpp.
+// The operators, and their kernels for CPU and Meta: ATen's. CUDA's are in product_cuda.cpp.
 #include "snug/ops/product.h"
 
-#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+#include "snug/hooks/meta_target.h"
 #include "snug/ops/operator.h"
 #include "snug/ops/product_by_aten.h"
 
 namespace snug::ops {
 namespace {
 
-void run(at::Tensor& out, const at::Tensor& left, const at::Tensor& right,
-         const std::optional<at::Tensor>& bias, bool adds) {
-  static const auto op = find_operator<decltype(run)>("snug::product_");
-  op.call(out, left, right, bias, adds);
+at::Tensor call_product(const at::Tensor& left, const at::Tensor& right,
+                        const std::optional<at::Tensor>& bias, at::ScalarType dtype) {
+  static const auto op = find_operator<decltype(call_product)>("snug::product");
+  return op.call(left, right, bias, dtype);
+}
+
+void call_product_(at::Tensor& out, const at::Tensor& left, const at::Tensor& right, bool adds) {
+  static const auto op = find_operator<decltype(call_product_)>("snug::product_");
+  op.call(out, left, right, adds);
   note_written(out);
 }
 
+at::Tensor product_anywhere(const at::Tensor& left, const at::Tensor& right,
+                            const std::optional<at::Tensor>& bias, at::ScalarType dtype) {
+  at::Tensor out = product_by_aten(left, right, bias, dtype);
+  if (out.is_meta()) hooks::after_product_on_meta();
+  return out;
+}
+
 TORCH_LIBRARY_FRAGMENT(snug, library) {
-  library.def("product_(Tensor(a!) out, Tensor left, Tensor right, Tensor? bias, bool adds) -> ()");
+  library.def("product(Tensor left, Tensor right, Tensor? bias, ScalarType dtype) -> Tensor");
+  library.def("product_(Tensor(a!) out, Tensor left, Tensor right, bool adds) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(snug, CompositeExplicitAutograd, library) {
-  library.impl("product_", TORCH_FN(product_by_aten));
+  library.impl("product", TORCH_FN(product_anywhere));
+  library.impl("product_", TORCH_FN(product_by_aten_));
 }
 
 TORCH_LIBRARY_IMPL(snug, Autograd, library) {
+  library.impl("product", torch::autograd::autogradNotImplementedFallback());
   library.impl("product_", torch::autograd::autogradNotImplementedFallback());
-}
-
-at::Tensor empty_product(const at::Tensor& left, const at::Tensor& right, at::ScalarType dtype) {
-  return at::empty({left.size(0), right.size(1)}, left.options().dtype(dtype));
 }
 
 }  // namespace
 
 at::Tensor product(const at::Tensor& left, const at::Tensor& right, const at::Tensor& bias) {
-  at::Tensor out = empty_product(left, right, left.scalar_type());
-  run(out, left, right, bias.defined() ? std::optional(bias) : std::nullopt, /*adds=*/false);
-  return out;
+  return call_product(left, right, bias.defined() ? std::optional(bias) : std::nullopt, left.scalar_type());
 }
 
 at::Tensor product_as(at::ScalarType dtype, const at::Tensor& left, const at::Tensor& right) {
-  at::Tensor out = empty_product(left, right, dtype);
-  run(out, left, right, {}, /*adds=*/false);
-  return out;
+  return call_product(left, right, {}, dtype);
 }
 
 void product_into(at::Tensor& out, const at::Tensor& left, const at::Tensor& right) {
-  run(out, left, right, {}, /*adds=*/false);
+  call_product_(out, left, right, /*adds=*/false);
 }
 
 void add_product(at::Tensor& sum, const at::Tensor& left, const at::Tensor& right) {
-  run(sum, left, right, {}, /*adds=*/true);
+  call_product_(sum, left, right, /*adds=*/true);
 }
 
 }  // namespace snug::ops

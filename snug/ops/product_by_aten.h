@@ -1,4 +1,4 @@
-// A product by ATen's operators, for what cuBLASLt is not asked. Internal to ops.
+// Products by ATen's operators, for what cuBLASLt is not asked. Internal to ops.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,27 +10,26 @@
 
 namespace snug::ops {
 
-inline void product_by_aten(at::Tensor& out, const at::Tensor& left, const at::Tensor& right,
-                            const std::optional<at::Tensor>& bias, bool adds) {
-  const bool is_one_type = out.scalar_type() == left.scalar_type();
-  // Of halves into fp32 only cuBLAS goes at once.
-  const bool widens = out.scalar_type() == at::kFloat && left.is_cuda();
-  if (adds) {
-    if (is_one_type)
-      out.addmm_(left, right);
-    else if (widens)
-      at::addmm_out(out, out, left, right, out.scalar_type());
-    else
-      out.add_(at::mm(left, right));
-  } else if (bias) {
-    at::addmm_out(out, *bias, left, right);
-  } else if (is_one_type) {
-    at::mm_out(out, left, right);
-  } else if (widens) {
-    at::mm_out(out, left, right, out.scalar_type());
-  } else {
-    out.copy_(at::mm(left, right));
-  }
+// Of halves into fp32: only cuBLAS does so at once.
+inline bool widens_at_once(const at::Tensor& factor) {
+  return factor.is_cuda() && at::isReducedFloatingType(factor.scalar_type());
+}
+
+inline at::Tensor product_by_aten(const at::Tensor& left, const at::Tensor& right,
+                                  const std::optional<at::Tensor>& bias, at::ScalarType dtype) {
+  if (bias) return at::addmm(*bias, left, right);
+  if (dtype == left.scalar_type()) return at::mm(left, right);
+  return widens_at_once(left) ? at::mm(left, right, dtype) : at::mm(left, right).to(dtype);
+}
+
+inline void product_by_aten_(at::Tensor& out, const at::Tensor& left, const at::Tensor& right, bool adds) {
+  if (out.scalar_type() == left.scalar_type())
+    adds ? static_cast<void>(out.addmm_(left, right)) : static_cast<void>(at::mm_out(out, left, right));
+  else if (widens_at_once(left))
+    adds ? at::addmm_out(out, out, left, right, out.scalar_type())
+         : at::mm_out(out, left, right, out.scalar_type());
+  else
+    adds ? out.add_(at::mm(left, right)) : out.copy_(at::mm(left, right));
 }
 
 }  // namespace snug::ops

@@ -265,41 +265,58 @@ class Product {
   bool is_chosen_ = false;
 };
 
-void product_cuda(at::Tensor& out, const at::Tensor& left, const at::Tensor& right,
-                  const std::optional<at::Tensor>& bias, bool adds) {
+// False if this is nothing for cuBLASLt.
+bool compute(const at::Tensor& out, const at::Tensor& left, const at::Tensor& right, const at::Tensor& bias,
+             bool adds) {
   const auto dtype = left.scalar_type();
   Shape shape{.device = left.device().index(),
               .factors = dtype,
               .result = out.scalar_type(),
-              .has_bias = bias.has_value()};
+              .has_bias = bias.defined()};
   const bool suits = at::isReducedFloatingType(dtype) && right.scalar_type() == dtype &&
-                     (shape.result == dtype || (shape.result == at::kFloat && !bias)) && out.numel() > 0 &&
-                     left.numel() > 0 && (!bias || bias->is_contiguous()) &&
+                     (shape.result == dtype || (shape.result == at::kFloat && !shape.has_bias)) &&
+                     out.numel() > 0 && left.numel() > 0 && (!shape.has_bias || bias.is_contiguous()) &&
                      as_transposed(left, shape.left) && as_transposed(right, shape.right) &&
                      as_transposed(out, shape.out);
-  if (!suits) return product_by_aten(out, left, right, bias, adds);
-  if (shape.out.transposed) {  // then so is the product
-    if (bias) return product_by_aten(out, left, right, bias, adds);
-    at::Tensor other = out.t();
-    return product_cuda(other, right.t(), left.t(), bias, adds);
-  }
+  if (!suits) return false;
+  if (shape.out.transposed)  // then so is the product
+    return !shape.has_bias && compute(out.t(), right.t(), left.t(), {}, adds);
   const c10::cuda::CUDAGuard guard(left.device());
   const Product::Places places{.right = right.const_data_ptr(),
                                .left = left.const_data_ptr(),
-                               .bias = bias ? bias->const_data_ptr() : nullptr,
+                               .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
                                .out = out.mutable_data_ptr()};
   shape.alignments = {alignment_of(places.right), alignment_of(places.left), alignment_of(places.out),
-                      bias ? alignment_of(places.bias) : 0};
+                      shape.has_bias ? alignment_of(places.bias) : 0};
   static std::mutex mutex;
   static std::map<Shape, std::unique_ptr<Product>>& products = *new std::map<Shape, std::unique_ptr<Product>>;
   const std::lock_guard lock(mutex);  // a product's description holds where its bias is
   auto& product = products[shape];
   if (!product) product = std::make_unique<Product>(shape);
   product->run(places, adds);
+  return true;
+}
+
+at::Tensor product_cuda(const at::Tensor& left, const at::Tensor& right,
+                        const std::optional<at::Tensor>& bias, at::ScalarType dtype) {
+  if (!at::isReducedFloatingType(left.scalar_type())) return product_by_aten(left, right, bias, dtype);
+  at::Tensor out = at::empty({left.size(0), right.size(1)}, left.options().dtype(dtype));
+  if (!compute(out, left, right, bias.value_or(at::Tensor()), /*adds=*/false)) {
+    if (bias)
+      at::addmm_out(out, *bias, left, right);
+    else
+      product_by_aten_(out, left, right, /*adds=*/false);
+  }
+  return out;
+}
+
+void product_cuda_(at::Tensor& out, const at::Tensor& left, const at::Tensor& right, bool adds) {
+  if (!compute(out, left, right, {}, adds)) product_by_aten_(out, left, right, adds);
 }
 
 TORCH_LIBRARY_IMPL(snug, CUDA, library) {
-  library.impl("product_", TORCH_FN(product_cuda));
+  library.impl("product", TORCH_FN(product_cuda));
+  library.impl("product_", TORCH_FN(product_cuda_));
 }
 
 }  // namespace

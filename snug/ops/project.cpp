@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "snug/base/error.h"
-#include "snug/hooks/meta_target.h"
 #include "snug/ops/gradient_buffer.h"
 #include "snug/ops/operator.h"
 #include "snug/ops/product.h"
@@ -93,7 +92,6 @@ std::vector<at::Tensor> project_rows(const at::Tensor& x, at::TensorList weights
     std::vector<std::int64_t> sizes = x.sizes().vec();
     sizes.back() = factor.size(1);
     results.push_back(product(rows, factor, biases.empty() ? at::Tensor() : biases[i]).view(sizes));
-    if (x.is_meta()) hooks::after_product_on_meta();
   }
   return results;
 }
@@ -101,7 +99,6 @@ std::vector<at::Tensor> project_rows(const at::Tensor& x, at::TensorList weights
 at::Tensor add_products(at::TensorList grads, at::TensorList weights, bool in_out) {
   const auto factor = [&](std::size_t i) { return in_out ? weights[i].t() : weights[i]; };
   at::Tensor sum = product(grads[0], factor(0));
-  if (sum.is_meta()) hooks::after_product_on_meta();
   for (std::size_t i = 1; i < grads.size(); ++i) add_product(sum, grads[i], factor(i));
   return sum;
 }

@@ -11,7 +11,7 @@ class Report(CommandTest):
 
     def test_text_names_categories_regions_and_operators(self):
         text = self.succeeds("report", "a.trace")
-        for part in ("activations", "layers.0", "aten::mm", "Operators, over 1 step\n", "Saved for the backward, over 1 step\n"):
+        for part in ("activations", "layers.0", "snug::product", "Operators, over 1 step\n", "Saved for the backward, over 1 step\n"):
             self.assertIn(part, text)
 
     def test_json_adds_up(self):
