@@ -11,6 +11,7 @@
 #include "snug/base/error.h"
 #include "snug/io/training_state.h"
 #include "snug/models/presets.h"
+#include "snug/models/slow_sizes.h"
 
 namespace snug::cli {
 namespace {
@@ -269,6 +270,9 @@ train::TrainConfig training_config(const TrainingFlags& flags, bool device_must_
   config.loss_scale = flags.loss_scale.value_or(config.loss_scale);
   check_schedule(config);
   train::validate(config);
+  if (config.device.is_cuda() && config.rank == 0)
+    for (const std::string& sentence : models::slow_sizes(config.model, train::dtype(config.precision)))
+      print("snug: slow: " + sentence + "\n", stderr);
   refuse_text_for_published(flags, config.model);
   if (device_must_exist) config.weights = weights_of(flags.model);
   return config;

@@ -138,6 +138,17 @@ class Machines(PlanTest):
         for one in document["alternatives"]:
             self.assertIn(f"  {one['flags']} ", result.stderr)
 
+    def test_sizes_that_make_a_gpu_slow_are_named(self):
+        config = {"model_type": "llama", "vocab_size": 50257, "hidden_size": 1000, "intermediate_size": 2803, "num_hidden_layers": 2, "num_attention_heads": 12, "num_key_value_heads": 12,
+                  "head_dim": 80, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "hidden_act": "silu"}
+        self.write("config.json", json.dumps(config))
+        flags = ("plan", "--model", "config.json", "--seq-len", 64, "--budget", "20GiB")
+        said = self.snug(*flags, "--hardware", "h200").stderr
+        self.assertIn("snug: slow: intermediate_size 2803 is no multiple of 8", said)
+        self.assertIn("snug: slow: head_dim 80: FlashAttention's kernels", said)
+        self.assertNotIn("hidden_size 1000", said)
+        self.assertNotIn("slow:", self.snug(*flags, "--device", "cpu").stderr)
+
     def test_a_machine_has_a_budget_of_its_own(self):
         document = self.plan("--hardware", "rtx4090")
         self.assertGreater(document["budget_bytes"], 20 * 2**30)

@@ -10,6 +10,7 @@
 #include "snug/base/error.h"
 #include "snug/io/training_state.h"
 #include "snug/models/presets.h"
+#include "snug/models/slow_sizes.h"
 #include "tests/support/temporary_folder.h"
 
 namespace snug::models {
@@ -415,6 +416,22 @@ TEST(Config, OfAStateIsFoundDamagedBeforeItIsParsed) {
   testing::write_file(path, text);
   for (const std::string& model : {path.string(), path.parent_path().string()})
     EXPECT_TRUE(message_of<Error>([&] { load_config(model); }).starts_with(path.string() + ": is damaged"));
+}
+
+TEST(Config, SizesThatMakeAGpuSlowAreNamed) {
+  ModelConfig config = parse_config(small(), "c.json");
+  config.hidden_size = 1004, config.intermediate_size = 2816;
+  config.num_heads = 8, config.num_kv_heads = 2, config.head_dim = 128;
+  const std::vector<std::string> slow = slow_sizes(config, at::kBFloat16);
+  ASSERT_EQ(slow.size(), 1u);
+  EXPECT_TRUE(slow[0].starts_with("hidden_size 1004 is no multiple of 8")) << slow[0];
+  EXPECT_TRUE(slow[0].ends_with("1008 is one")) << slow[0];
+  EXPECT_TRUE(slow_sizes(config, at::kFloat).empty());
+  config.hidden_size = 1024, config.head_dim = 80;
+  ASSERT_EQ(slow_sizes(config, at::kBFloat16).size(), 1u);
+  EXPECT_TRUE(slow_sizes(config, at::kBFloat16)[0].starts_with("head_dim 80: "));
+  config.head_dim = 64, config.vocab_size = 50257;
+  EXPECT_TRUE(slow_sizes(config, at::kBFloat16).empty()) << "the loss pads its words";
 }
 
 TEST(Config, CountsTiedEmbeddingsOnce) {
