@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One training step of many models: snug beside what people would use instead, in one run, each in a process of its own.
 
-  families.py SNUG [--shapes gpt2,qwen3-0.6b] [--lengths 512,2048,8192] [--tokens 16384] [--peers eager,compile,liger] [--half] [--device cuda]
+  families.py SNUG [--shapes gpt2,qwen3-0.6b] [--lengths 512,2048,8192] [--tokens 16384] [--peers eager,compile,liger] [--half] [--probe] [--device cuda]
 
 Peers are Hugging Face's models, plain (eager), under torch.compile, and with Liger's kernels where it has any, in bf16 (fp32 on the CPU), with
 exact states (fp32 masters and moments beside bf16 weights) and with states in the weights' type; the best of both is shown with its states.
@@ -244,12 +244,15 @@ def main():
     parser.add_argument("--tokens", type=int, default=16384, help="of a step")
     parser.add_argument("--peers", default="eager,compile,liger")
     parser.add_argument("--half", action="store_true")
+    parser.add_argument("--probe", action="store_true", help="measure the machine first: predictions then know what CUDA holds outside of torch's allocator")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--as-peer", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.as_peer:
         return as_peer(options.device, *json.loads(options.as_peer))
+    if options.probe:
+        subprocess.run([options.snug, "probe", "--device", options.device], check=True, stdout=subprocess.DEVNULL)
     print("| model | tokens | snug, tok/s | memory | products and attention | snug / best peer | peers, tok/s (GiB) |\n|---|---|---|---|---|---|---|", flush=True)
     for name in options.shapes.split(","):
         for length in map(int, options.lengths.split(",")):

@@ -314,10 +314,16 @@ std::unique_ptr<Session> open_session(const TrainConfig& config, const TrainOpti
   return std::make_unique<Session>(at::TensorList(), session_options(config, options, predicted));
 }
 
-// As PredictOptions has it. A plan has counted what it takes to be connected; who has none is told here.
+// As PredictOptions has it. A plan says what it counts on; without one it is what was probed here, or the
+// usual, and what it takes to be connected.
 std::uint64_t unplanned_outside(const TrainConfig& config, const zero::Group* group) {
-  const std::uint64_t connected = group ? group->device_bytes() : 0;
-  return config.plan || connected == 0 ? 0 : plan::outside_or_usual(0) + connected;
+  if (config.plan || !config.device.is_cuda()) return 0;
+  std::uint64_t probed = 0;
+  try {
+    probed = machine::hardware_here(config.device).hardware.outside_bytes;
+  } catch (const Error&) {  // a damaged file is named where something depends on it
+  }
+  return plan::outside_or_usual(probed) + (group ? group->device_bytes() : 0);
 }
 
 }  // namespace
