@@ -18,7 +18,7 @@ function(snug_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name}_test)
   # Beside other tests a thread of OpenMP that waits busily keeps the core from the one that it waits for.
-  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABEL}" ENVIRONMENT OMP_WAIT_POLICY=passive)
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABEL}" ENVIRONMENT "OMP_WAIT_POLICY=passive;XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache")
   foreach(sanitizer asan tsan)
     if(${sanitizer} IN_LIST arg_LABEL)
       add_dependencies(${sanitizer}_tests ${name}_test)

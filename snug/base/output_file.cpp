@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <random>
 #include <system_error>
 
 #include "snug/base/error.h"
@@ -102,8 +103,9 @@ void OutputFile::discard() noexcept {
 }
 
 void replace_file(const std::filesystem::path& path, std::string_view text) {
-  // Beside its place, under a name that no other process has.
-  const std::filesystem::path part = concat(path.string(), ".", ::getpid(), ".part");
+  // Beside its place, under a name that no other process has, wherever it runs.
+  const std::filesystem::path part =
+      concat(path.string(), ".", ::getpid(), "-", std::random_device()(), ".part");
   OutputFile file(part);
   file.write(text);
   file.close();

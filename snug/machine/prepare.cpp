@@ -4,7 +4,6 @@
 
 #include "snug/base/error.h"
 #include "snug/hooks/device.h"
-#include "snug/machine/products.h"
 #include "snug/memory/process_memory.h"
 #include "snug/ops/kernel_image.h"
 
@@ -17,7 +16,6 @@ void prepare(c10::Device device) {
   const std::string missing = ops::missing_kernel_image(index);
   check(missing.empty(), missing);
   at::globalContext().lazyInitDevice(at::kCUDA);
-  use_kept_products();
 }
 
 }  // namespace snug::machine

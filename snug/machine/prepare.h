@@ -7,8 +7,8 @@
 
 namespace snug::machine {
 
-// On CUDA: notes what others hold before this process has a context there, makes one, and takes the
-// algorithms that products have here. Throws Error if this build has no kernels for it.
+// On CUDA: notes what others hold before this process has a context there, and makes one. Throws Error if
+// this build has no kernels for it.
 SNUG_API void prepare(c10::Device device);
 
 }  // namespace snug::machine

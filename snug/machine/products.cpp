@@ -3,8 +3,6 @@
 #include <c10/util/Exception.h>
 
 #include <atomic>
-#include <mutex>
-#include <string>
 #include <system_error>
 
 #include "snug/base/error.h"
@@ -17,7 +15,28 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::atomic<std::size_t> kept = 0;  // how many of this process's choices the file has
+std::atomic<std::uint64_t> kept_races = 0;
+
+ops::ProductChoices choices_of(const Json& json, const std::string& where) {
+  ops::ProductChoices choices;
+  for (const auto& [product, number] : json.items()) {
+    check(number.is_number_integer(), where, ": expected the number of an algorithm, got ", number.dump());
+    choices[product] = number.get<std::int64_t>();
+  }
+  return choices;
+}
+
+ops::ProductChoices kept_products() {
+  const fs::path file = products_file();
+  std::error_code error;
+  if (file.empty() || !fs::exists(file, error)) return {};
+  try {
+    return choices_of(read_json(file), file.string());
+  } catch (const Error& damaged) {
+    TORCH_WARN(damaged.what(), "; products are raced again, and the file is written anew");
+    return {};
+  }
+}
 
 }  // namespace
 
@@ -26,49 +45,31 @@ fs::path products_file() {
   return probed.empty() ? probed : probed.parent_path() / "products.json";
 }
 
-Json products_to_json() {
-  Json json = nullptr;
-  for (const auto& [product, algorithm] : ops::chosen_products()) json[product] = algorithm;
-  return json;
-}
-
-void products_from_json(const Json& json, const std::string& where) {
-  ops::ProductChoices choices;
-  for (const auto& [product, algorithm] : json.items()) {
-    check(algorithm.is_string(), where, ": expected the algorithm of a product in hex, got ",
-          algorithm.dump());
-    choices[product] = algorithm.get<std::string>();
-  }
-  ops::choose_products(choices);
-}
-
-void use_kept_products() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    const fs::path file = products_file();
-    std::error_code error;
-    if (!file.empty() && fs::exists(file, error)) try {
-        products_from_json(read_json(file), file.string());
-        kept = ops::chosen_products().size();
-      } catch (const Error& damaged) {
-        TORCH_WARN(damaged.what(), "; products are raced again, and the file is written anew");
-      }
-    ops::let_products_race(true);
-  });
+void race_products(bool may) {
+  may ? ops::let_products_race(kept_products()) : ops::stop_races();
 }
 
 void keep_products() {
+  const std::uint64_t races = ops::races_so_far();
   const fs::path file = products_file();
-  const Json json = products_to_json();
-  if (file.empty() || json.size() == kept) return;
+  if (file.empty() || kept_races.exchange(races) == races) return;
+  ops::ProductChoices all = kept_products();  // another process may have raced meanwhile
+  for (const auto& [product, number] : ops::race_winners()) all.try_emplace(product, number);
   std::error_code error;
   fs::create_directories(file.parent_path(), error);
   try {
-    replace_file(file, json.dump(1) + "\n");
-    kept = json.size();
-  } catch (const Error&) {
-    kept = json.size();  // not tried again
+    replace_file(file, Json(all).dump(1) + "\n");
+  } catch (const Error&) {  // the next run races again
   }
+}
+
+Json products_to_json() {
+  const ops::ProductChoices chosen = ops::chosen_products();
+  return chosen.empty() ? Json() : Json(chosen);
+}
+
+void products_from_json(const Json& json, const std::string& where) {
+  ops::choose_products(choices_of(json, where));
 }
 
 }  // namespace snug::machine

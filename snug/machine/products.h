@@ -1,8 +1,9 @@
-// The algorithms that products have on this machine, from one run to the next: so that a run here has the
-// same bits as the last, and races for nothing that is known. See Note [One algorithm per product].
+// Which algorithms won the races of products on this machine, kept from one run to the next: a run here then
+// has the bits of the last, and races for nothing that is known. See Note [One algorithm per product].
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 #include "snug/base/export.h"
 #include "snug/base/json.h"
@@ -12,12 +13,13 @@ namespace snug::machine {
 // Where they are kept: beside what 'snug probe' measured. Empty if this user has no folder for caches.
 SNUG_API std::filesystem::path products_file();
 
-// Takes those that are kept, once per process, and lets others race.
-SNUG_API void use_kept_products();
-// Keeps what was chosen since. What cannot be written is not kept.
+// From now on products race, but for those whose winners are kept; or none does, and what is kept plays no
+// part.
+SNUG_API void race_products(bool may = true);
+// Keeps what was won since. What cannot be written is not kept.
 SNUG_API void keep_products();
 
-// As saved states have them: null if there are none.
+// What this process computes with, as saved states have it: null if that is nothing.
 SNUG_API Json products_to_json();
 SNUG_API void products_from_json(const Json& json, const std::string& where);
 

@@ -1,6 +1,7 @@
 // The operators, and their kernels for CPU and Meta: ATen's. CUDA's are in product_cuda.cpp.
 #include "snug/ops/product.h"
 
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
@@ -25,9 +26,17 @@ void call_product_(at::Tensor& out, const at::Tensor& left, const at::Tensor& ri
 
 at::Tensor product_anywhere(const at::Tensor& left, const at::Tensor& right,
                             const std::optional<at::Tensor>& bias, at::ScalarType dtype) {
-  at::Tensor out = product_by_aten(left, right, bias, dtype);
-  if (out.is_meta()) hooks::after_product_on_meta();
+  if (!left.is_meta()) return product_by_aten(left, right, bias, dtype);
+  // CUDA goes from halves to fp32 at once.
+  at::Tensor out = hooks::meta_stands_for_cuda()
+                       ? at::empty({left.size(0), right.size(1)}, left.options().dtype(dtype))
+                       : product_by_aten(left, right, bias, dtype);
+  hooks::after_product_on_meta();
   return out;
+}
+
+void product_anywhere_(at::Tensor& out, const at::Tensor& left, const at::Tensor& right, bool adds) {
+  if (!left.is_meta() || !hooks::meta_stands_for_cuda()) product_by_aten_(out, left, right, adds);
 }
 
 TORCH_LIBRARY_FRAGMENT(snug, library) {
@@ -37,7 +46,7 @@ TORCH_LIBRARY_FRAGMENT(snug, library) {
 
 TORCH_LIBRARY_IMPL(snug, CompositeExplicitAutograd, library) {
   library.impl("product", TORCH_FN(product_anywhere));
-  library.impl("product_", TORCH_FN(product_by_aten_));
+  library.impl("product_", TORCH_FN(product_anywhere_));
 }
 
 TORCH_LIBRARY_IMPL(snug, Autograd, library) {

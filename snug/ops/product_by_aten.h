@@ -25,7 +25,7 @@ inline at::Tensor product_by_aten(const at::Tensor& left, const at::Tensor& righ
 inline void product_by_aten_(at::Tensor& out, const at::Tensor& left, const at::Tensor& right, bool adds) {
   if (out.scalar_type() == left.scalar_type())
     adds ? static_cast<void>(out.addmm_(left, right)) : static_cast<void>(at::mm_out(out, left, right));
-  else if (widens_at_once(left))
+  else if (widens_at_once(left) && out.scalar_type() == at::kFloat)
     adds ? at::addmm_out(out, out, left, right, out.scalar_type())
          : at::mm_out(out, left, right, out.scalar_type());
   else

@@ -1,6 +1,5 @@
 #include "snug/ops/product_choices.h"
 
-#include <atomic>
 #include <mutex>
 
 namespace snug::ops {
@@ -8,8 +7,11 @@ namespace {
 
 struct Known {
   std::mutex mutex;
-  ProductChoices choices;
-  std::atomic<bool> may_race = false;
+  ProductChoices used;     // by this process
+  ProductChoices wanted;   // by a state
+  ProductChoices winners;  // of races here before
+  ProductChoices won;      // of races of this process
+  bool may_race = false;
 };
 
 Known& known() {
@@ -17,35 +19,59 @@ Known& known() {
   return all;
 }
 
-}  // namespace
-
-void let_products_race(bool may) {
-  known().may_race = may;
+std::optional<std::int64_t> find(const ProductChoices& choices, const std::string& product) {
+  const auto found = choices.find(product);
+  return found == choices.end() ? std::nullopt : std::optional(found->second);
 }
 
-bool products_may_race() {
-  return known().may_race;
+}  // namespace
+
+void let_products_race(const ProductChoices& winners) {
+  const std::lock_guard lock(known().mutex);
+  known().winners = winners;
+  known().may_race = true;
+}
+
+void stop_races() {
+  const std::lock_guard lock(known().mutex);
+  known().winners.clear();
+  known().may_race = false;
 }
 
 ProductChoices chosen_products() {
   const std::lock_guard lock(known().mutex);
-  return known().choices;
+  return known().used;
 }
 
 void choose_products(const ProductChoices& choices) {
   const std::lock_guard lock(known().mutex);
-  for (const auto& [product, algorithm] : choices) known().choices.insert_or_assign(product, algorithm);
+  known().wanted = choices;
 }
 
-std::string choice_for(const std::string& product) {
+ProductChoices race_winners() {
   const std::lock_guard lock(known().mutex);
-  const auto found = known().choices.find(product);
-  return found == known().choices.end() ? "" : found->second;
+  return known().won;
 }
 
-void note_choice(const std::string& product, const std::string& algorithm) {
+std::uint64_t races_so_far() {
   const std::lock_guard lock(known().mutex);
-  known().choices.insert_or_assign(product, algorithm);
+  return known().won.size();
+}
+
+ProductChoice choice_for(const std::string& product, bool deterministic) {
+  constexpr std::size_t kMostRaces = 500;  // where every batch has another length they would never end
+  const std::lock_guard lock(known().mutex);
+  if (const auto used = find(known().used, product)) return {used};
+  if (const auto wanted = find(known().wanted, product)) return {wanted};
+  if (deterministic) return {};
+  if (const auto winner = find(known().winners, product)) return {winner};
+  return {.races = known().may_race && known().won.size() < kMostRaces};
+}
+
+void note_choice(const std::string& product, std::int64_t number, bool won) {
+  const std::lock_guard lock(known().mutex);
+  known().used.insert_or_assign(product, number);
+  if (won) known().won.insert_or_assign(product, number);
 }
 
 }  // namespace snug::ops

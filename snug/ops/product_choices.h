@@ -2,32 +2,44 @@
 // takes 0.94 of the first one's time over the products of a step of GPT-2 (bench/results/h200.md).
 //
 // Note [One algorithm per product]
-// Algorithms round in different orders, so a product keeps the one that it was first computed with: in what
-// is recomputed, in later steps, in a run that goes on from a saved state, which holds the choices, and in
-// later runs on this machine (machine/products.h). Where nothing is chosen yet and products_may_race(), the
-// candidates are timed when the product first comes up, on its own factors; else the first is taken, as it is
-// in torch's deterministic mode, where nothing may depend on a clock.
+// Algorithms round in different orders, so a product keeps the one that it was first computed with, to the
+// end of the process: in what is recomputed, and in later steps. A saved state holds what its run computed
+// with, and goes before everything else when that run goes on. Where nothing is known and products may race,
+// the candidates are timed when the product first comes up, on its own factors, and what won is kept for
+// later runs on this machine (machine/products.h). Nothing is raced, and nothing of what was kept is taken,
+// in torch's deterministic mode, where bits must not depend on a clock, and where several ranks train one
+// model, each with a clock of its own: there it is the first candidate.
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "snug/base/export.h"
 
 namespace snug::ops {
 
-// By what a product is: GPU, version of cuBLAS, sizes, types, how its factors lie. An algorithm is in hex, as
-// cuBLASLt writes it.
-using ProductChoices = std::map<std::string, std::string>;
+// By what a product is: GPU, version of cuBLAS, workspace, sizes, types, how its factors lie. An algorithm is
+// its number among the candidates.
+using ProductChoices = std::map<std::string, std::int64_t>;
 
-SNUG_API void let_products_race(bool may);  // they may not at first
-SNUG_API bool products_may_race();
+// From now on, with these as what won before; not at first.
+SNUG_API void let_products_race(const ProductChoices& winners);
+SNUG_API void stop_races();
 
-SNUG_API ProductChoices chosen_products();                     // of this process so far
+SNUG_API ProductChoices chosen_products();                     // what this process has computed with so far
 SNUG_API void choose_products(const ProductChoices& choices);  // for what was not computed yet
 
-// Of the CUDA side: empty if nothing is chosen yet.
-std::string choice_for(const std::string& product);
-void note_choice(const std::string& product, const std::string& algorithm);
+SNUG_API ProductChoices race_winners();  // of this process
+SNUG_API std::uint64_t races_so_far();   // how many they are
+
+// Of the CUDA side, and of tests.
+struct ProductChoice {
+  std::optional<std::int64_t> number;  // none: to be chosen
+  bool races = false;                  // by a race
+};
+SNUG_API ProductChoice choice_for(const std::string& product, bool deterministic);
+SNUG_API void note_choice(const std::string& product, std::int64_t number, bool won);
 
 }  // namespace snug::ops

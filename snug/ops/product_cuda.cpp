@@ -1,8 +1,8 @@
 // Products of 16-bit factors by cuBLASLt: see Note [One algorithm per product].
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/cuda/CUDAEvent.h>
 #include <ATen/ops/empty.h>
-#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -11,10 +11,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <shared_mutex>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -81,15 +82,16 @@ struct Shape {
   }
 };
 
-std::string text_of(const Shape& shape) {
+std::string text_of(const Shape& shape, std::size_t workspace_bytes) {
   const auto matrix = [](const Matrix& one) {
     return concat(one.rows, "x", one.columns, "/", one.leading, one.transposed ? "t" : "");
   };
   const cudaDeviceProp* const gpu = at::cuda::getDeviceProperties(shape.device);
-  return concat(gpu->name, ", cublasLt ", cublasLtGetVersion(), ": ", shape.factors, " ", matrix(shape.right),
-                " ", matrix(shape.left), " ", shape.result, " ", matrix(shape.out),
-                shape.has_bias ? " bias" : "", " aligned ", shape.alignments[0], " ", shape.alignments[1],
-                " ", shape.alignments[2], " ", shape.alignments[3]);
+  return concat(gpu->name, ", cublasLt ", cublasLtGetVersion(), ", ", workspace_bytes,
+                " bytes: ", shape.factors, " ", matrix(shape.right), " ", matrix(shape.left), " ",
+                shape.result, " ", matrix(shape.out), shape.has_bias ? " bias" : "", " aligned ",
+                shape.alignments[0], " ", shape.alignments[1], " ", shape.alignments[2], " ",
+                shape.alignments[3]);
 }
 
 cudaDataType_t type_of(at::ScalarType dtype) {
@@ -104,6 +106,22 @@ Layout make_layout(const Matrix& matrix, at::ScalarType dtype) {
                                           static_cast<std::uint64_t>(matrix.columns), matrix.leading),
                "a matrix");
   return Layout(layout);
+}
+
+// cuBLAS's own of this thread and stream, which it takes when it is first asked: not one more.
+struct Workspace {
+  void* begin = nullptr;
+  std::size_t bytes = 0;
+};
+
+Workspace workspace_here() {
+  void* const handle = at::cuda::getCurrentCUDABlasHandle();
+  void* const stream = c10::cuda::getCurrentCUDAStream().stream();
+  auto& all = at::cuda::cublas_handle_stream_to_workspace();
+  const std::shared_lock lock(all.mutex);
+  const auto found = all.map.find(std::tuple(handle, stream));
+  if (found == all.map.end()) return {};
+  return {found->second.get(), at::cuda::getChosenWorkspaceSize()};
 }
 
 // Made once for a shape; what differs from call to call is where things are.
@@ -127,12 +145,14 @@ class Product {
     const void* left = nullptr;
     const void* bias = nullptr;
     void* out = nullptr;
+    Workspace workspace;
   };
 
-  void run(const Places& places, bool adds) {
+  // False if cuBLASLt has nothing for this product.
+  bool run(const Places& places, bool adds) {
     if (shape_.has_bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, places.bias);
     if (!is_chosen_) choose(places, adds);
-    check_cublas(compute(algorithm_, places, adds), "the product");
+    return algorithm_ && compute(*algorithm_, places, adds);
   }
 
  private:
@@ -142,15 +162,15 @@ class Product {
                  "a product");
   }
 
-  cublasStatus_t compute(const cublasLtMatmulAlgo_t& algorithm, const Places& places, bool adds) const {
+  bool compute(const cublasLtMatmulAlgo_t& algorithm, const Places& places, bool adds) const {
     const float one = 1, kept = adds ? 1 : 0;
     return cublasLtMatmul(at::cuda::getCurrentCUDABlasLtHandle(), operation_.get(), &one, places.right,
                           right_.get(), places.left, left_.get(), &kept, places.out, out_.get(), places.out,
-                          out_.get(), &algorithm, at::cuda::getCUDABlasLtWorkspace(),
-                          at::cuda::getCUDABlasLtWorkspaceSize(), c10::cuda::getCurrentCUDAStream());
+                          out_.get(), &algorithm, places.workspace.begin, places.workspace.bytes,
+                          c10::cuda::getCurrentCUDAStream()) == CUBLAS_STATUS_SUCCESS;
   }
 
-  std::vector<cublasLtMatmulAlgo_t> candidates() const {
+  std::vector<cublasLtMatmulAlgo_t> candidates(std::size_t workspace_bytes) const {
     constexpr int kMost = 8;
     cublasLtMatmulPreference_t preference = nullptr;
     check_cublas(cublasLtMatmulPreferenceCreate(&preference), "a preference");
@@ -159,109 +179,74 @@ class Product {
       check_cublas(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
                    "a preference");
     };
-    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-           static_cast<std::uint64_t>(at::cuda::getCUDABlasLtWorkspaceSize()));
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace_bytes));
+    // Partial sums stay in fp32.
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(shape_.alignments[0]));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(shape_.alignments[1]));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(shape_.alignments[2]));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(shape_.alignments[2]));
     std::array<cublasLtMatmulHeuristicResult_t, kMost> found{};
     int count = 0;
-    check_cublas(cublasLtMatmulAlgoGetHeuristic(at::cuda::getCurrentCUDABlasLtHandle(), operation_.get(),
-                                                right_.get(), left_.get(), out_.get(), out_.get(), preference,
-                                                kMost, found.data(), &count),
-                 "no algorithm");
+    const auto status = cublasLtMatmulAlgoGetHeuristic(
+        at::cuda::getCurrentCUDABlasLtHandle(), operation_.get(), right_.get(), left_.get(), out_.get(),
+        out_.get(), preference, kMost, found.data(), &count);
     std::vector<cublasLtMatmulAlgo_t> algorithms;
-    for (int i = 0; i < count; ++i)
-      if (found[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(found[i].algo);
-    check(!algorithms.empty(), "cuBLASLt has no algorithm for ", text_of(shape_));
+    if (status == CUBLAS_STATUS_SUCCESS)
+      for (int i = 0; i < count; ++i)
+        if (found[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(found[i].algo);
     return algorithms;
   }
 
   void choose(const Places& places, bool adds) {
-    const std::string text = text_of(shape_);
-    is_chosen_ = take(choice_for(text));
-    if (is_chosen_) return;
-    const std::vector<cublasLtMatmulAlgo_t> all = candidates();
-    // What adds would add at every try. What takes no time needs no race.
-    constexpr double kLeastFlops = 4e9;
-    const bool races = products_may_race() && !adds && shape_.flops() >= kLeastFlops &&
-                       !at::globalContext().deterministicAlgorithms() &&
-                       c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None;
-    algorithm_ = all[races ? fastest(all, places) : 0];
     is_chosen_ = true;
-    note_choice(text, hex_of(algorithm_));
+    const std::vector<cublasLtMatmulAlgo_t> all = candidates(places.workspace.bytes);
+    if (all.empty()) return;
+    // What takes no time needs no race, nor a note of what is the first anyway.
+    constexpr double kLeastFlops = 4e9;
+    if (shape_.flops() < kLeastFlops) {
+      algorithm_ = all[0];
+      return;
+    }
+    const std::string text = text_of(shape_, places.workspace.bytes);
+    const ProductChoice choice = choice_for(text, at::globalContext().deterministicAlgorithms());
+    const auto count = static_cast<std::int64_t>(all.size());
+    const bool is_known = choice.number && *choice.number >= 0 && *choice.number < count;
+    // What adds would add at every try.
+    const bool races = !is_known && choice.races && !adds &&
+                       c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None;
+    const std::int64_t number = is_known ? *choice.number : races ? fastest(all, places) : 0;
+    algorithm_ = all[static_cast<std::size_t>(number)];
+    note_choice(text, number, races);
   }
 
   // Each in turn, several times, since a GPU's clock wanders; the first one unless another is 1 % faster.
-  std::size_t fastest(const std::vector<cublasLtMatmulAlgo_t>& all, const Places& places) const {
+  std::int64_t fastest(const std::vector<cublasLtMatmulAlgo_t>& all, const Places& places) const {
     constexpr int kTurns = 5;
     constexpr float kNever = 1e30F, kClearly = 0.99F;
     constexpr double kSecondsOfATry = 2e-4, kFlopsPerSecond = 6e14;
     const int times = std::max(1, static_cast<int>(kSecondsOfATry * kFlopsPerSecond / shape_.flops()));
-    const auto stream = c10::cuda::getCurrentCUDAStream();
-    cudaEvent_t begin = nullptr, end = nullptr;
-    C10_CUDA_CHECK(cudaEventCreate(&begin));
-    C10_CUDA_CHECK(cudaEventCreate(&end));
+    at::cuda::CUDAEvent begin(cudaEventDefault), end(cudaEventDefault);
     std::vector<float> least(all.size(), kNever);
     for (int turn = 0; turn < kTurns; ++turn)
       for (std::size_t i = 0; i < all.size(); ++i) {
-        C10_CUDA_CHECK(cudaEventRecord(begin, stream));
+        begin.record();
         bool works = true;
-        for (int k = 0; works && k < times; ++k)
-          works = compute(all[i], places, /*adds=*/false) == CUBLAS_STATUS_SUCCESS;
-        C10_CUDA_CHECK(cudaEventRecord(end, stream));
-        C10_CUDA_CHECK(cudaEventSynchronize(end));
-        float milliseconds = 0;
-        C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin, end));
+        for (int k = 0; works && k < times; ++k) works = compute(all[i], places, /*adds=*/false);
+        end.record();
+        end.synchronize();
+        const float milliseconds = begin.elapsed_time(end);
         if (works && turn > 0) least[i] = std::min(least[i], milliseconds);  // the first turn loads kernels
       }
-    C10_CUDA_CHECK(cudaEventDestroy(begin));
-    C10_CUDA_CHECK(cudaEventDestroy(end));
-    const auto best = static_cast<std::size_t>(std::ranges::min_element(least) - least.begin());
-    return least[best] < kClearly * least[0] ? best : 0;
-  }
-
-  static std::string hex_of(const cublasLtMatmulAlgo_t& algorithm) {
-    std::array<unsigned char, sizeof algorithm> bytes{};
-    std::memcpy(bytes.data(), &algorithm, sizeof algorithm);
-    std::string text;
-    for (const unsigned char byte : bytes)
-      text += {"0123456789abcdef"[byte / 16], "0123456789abcdef"[byte % 16]};
-    return text;
-  }
-
-  // False for what is no algorithm of this cuBLAS for this product.
-  bool take(const std::string& hex) {
-    std::array<unsigned char, sizeof algorithm_> bytes{};
-    if (hex.size() != 2 * bytes.size()) return false;
-    const auto digit = [&](std::size_t at) {
-      const std::size_t value = std::string_view("0123456789abcdef").find(hex[at]);
-      return value == std::string_view::npos ? 16U : static_cast<unsigned>(value);
-    };
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-      const unsigned high = digit(2 * i), low = digit(2 * i + 1);
-      if (high > 15 || low > 15) return false;
-      bytes[i] = static_cast<unsigned char>(16 * high + low);
-    }
-    std::memcpy(&algorithm_, bytes.data(), sizeof algorithm_);
-    cublasLtMatmulHeuristicResult_t result{};
-    const bool fits = cublasLtMatmulAlgoCheck(at::cuda::getCurrentCUDABlasLtHandle(), operation_.get(),
-                                              right_.get(), left_.get(), out_.get(), out_.get(), &algorithm_,
-                                              &result) == CUBLAS_STATUS_SUCCESS &&
-                      result.workspaceSize <= at::cuda::getCUDABlasLtWorkspaceSize();
-    if (!fits)
-      TORCH_WARN(
-          "the algorithm that was chosen for a product is none of this cuBLAS: another is taken, and "
-          "results may differ in their last bits (",
-          text_of(shape_), ")");
-    return fits;
+    const auto best = std::ranges::min_element(least) - least.begin();
+    return least[static_cast<std::size_t>(best)] < kClearly * least[0] ? best : 0;
   }
 
   const Shape shape_;
   Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation_;
   const Layout right_, left_, out_;
-  cublasLtMatmulAlgo_t algorithm_{};
+  std::optional<cublasLtMatmulAlgo_t> algorithm_;
   bool is_chosen_ = false;
 };
 
@@ -273,11 +258,15 @@ bool compute(const at::Tensor& out, const at::Tensor& left, const at::Tensor& ri
               .factors = dtype,
               .result = out.scalar_type(),
               .has_bias = bias.defined()};
-  const bool suits = at::isReducedFloatingType(dtype) && right.scalar_type() == dtype &&
-                     (shape.result == dtype || (shape.result == at::kFloat && !shape.has_bias)) &&
-                     out.numel() > 0 && left.numel() > 0 && (!shape.has_bias || bias.is_contiguous()) &&
-                     as_transposed(left, shape.left) && as_transposed(right, shape.right) &&
-                     as_transposed(out, shape.out);
+  const bool takes_bias = !shape.has_bias || (shape.result == dtype && bias.scalar_type() == dtype &&
+                                              bias.dim() == 1 && bias.size(0) == out.size(1) &&
+                                              bias.is_contiguous() && bias.device() == left.device());
+  const bool suits =
+      at::isReducedFloatingType(dtype) && right.scalar_type() == dtype &&
+      (shape.result == dtype || shape.result == at::kFloat) && takes_bias &&
+      right.device() == left.device() && out.device() == left.device() && left.size(1) == right.size(0) &&
+      out.size(0) == left.size(0) && out.size(1) == right.size(1) && out.numel() > 0 && left.numel() > 0 &&
+      as_transposed(left, shape.left) && as_transposed(right, shape.right) && as_transposed(out, shape.out);
   if (!suits) return false;
   if (shape.out.transposed)  // then so is the product
     return !shape.has_bias && compute(out.t(), right.t(), left.t(), {}, adds);
@@ -285,16 +274,18 @@ bool compute(const at::Tensor& out, const at::Tensor& left, const at::Tensor& ri
   const Product::Places places{.right = right.const_data_ptr(),
                                .left = left.const_data_ptr(),
                                .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
-                               .out = out.mutable_data_ptr()};
+                               .out = out.mutable_data_ptr(),
+                               .workspace = workspace_here()};
   shape.alignments = {alignment_of(places.right), alignment_of(places.left), alignment_of(places.out),
                       shape.has_bias ? alignment_of(places.bias) : 0};
   static std::mutex mutex;
   static std::map<Shape, std::unique_ptr<Product>>& products = *new std::map<Shape, std::unique_ptr<Product>>;
-  const std::lock_guard lock(mutex);  // a product's description holds where its bias is
+  const std::lock_guard lock(mutex);           // a product's description holds where its bias is
+  constexpr std::size_t kMostProducts = 5000;  // batches may be of any length
+  if (products.size() >= kMostProducts) products.clear();
   auto& product = products[shape];
   if (!product) product = std::make_unique<Product>(shape);
-  product->run(places, adds);
-  return true;
+  return product->run(places, adds);
 }
 
 at::Tensor product_cuda(const at::Tensor& left, const at::Tensor& right,

@@ -93,6 +93,7 @@ SessionOptions completed(SessionOptions options, at::TensorList parameters) {
   if (!may_plan) options.hardware.reset();
   if (may_plan && !options.hardware) options.hardware = machine::hardware_here(device).hardware;
   machine::prepare(device);
+  if (device.is_cuda()) machine::race_products(!options.sharding);  // each rank has a clock of its own
   return options;
 }
 
@@ -186,8 +187,7 @@ class Session::Impl {
     const std::vector<trace::RegionTape> tapes = take_tapes();
     trace_.end_step();
     ++steps_;
-    constexpr std::int64_t kNewProducts = 2;  // as many steps bring all there are, but for other shapes
-    if (device_.is_cuda() && steps_ <= kNewProducts) machine::keep_products();
+    if (device_.is_cuda()) machine::keep_products();
     const bool learns = stage_ != Stage::Watching && stage_ != Stage::Proven && stage_ != Stage::Lean;
     if (ran_out_ && learns) return recover();
     switch (stage_) {

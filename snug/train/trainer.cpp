@@ -19,6 +19,7 @@
 #include "snug/io/checksum.h"
 #include "snug/machine/hardware_of.h"
 #include "snug/machine/prepare.h"
+#include "snug/machine/products.h"
 #include "snug/models/weights.h"
 #include "snug/plan/hardware.h"
 #include "snug/precision/grad_scaler.h"
@@ -345,6 +346,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   make_directory(run, given, options);
   if (options.group) check_sees_folder(options, *options.group);
   const auto session = open_session(config, options, result.predicted);
+  if (options.group) machine::race_products(false);  // each rank has a clock of its own
   if (options.on_prediction) options.on_prediction(result.predicted);
   at::manual_seed(config.seed);
   auto setup = session->run([&] {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <fstream>
 
 #include "snug/base/error.h"
 #include "snug/ops/product_choices.h"
@@ -13,27 +12,67 @@ namespace snug::machine {
 namespace {
 
 using testing::TemporaryFolder;
+using testing::write_file;
 
-TEST(Products, AreKeptBesideTheProbe) {
-  const TemporaryFolder folder;
-  setenv("XDG_CACHE_HOME", folder.path().c_str(), 1);
-  EXPECT_EQ(products_file(), folder.path() / "snug" / "products.json");
-  ops::choose_products({{"a product", "00ff"}, {"another", "01"}});
+class Products : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    setenv("XDG_CACHE_HOME", folder_.path().c_str(), 1);
+    ops::stop_races();
+  }
+  const TemporaryFolder folder_;
+};
+
+TEST_F(Products, ThatWonAreKeptBesideTheProbeAndJoinedWithOthers) {
+  EXPECT_EQ(products_file(), folder_.path() / "snug" / "products.json");
+  ops::note_choice("a race", 3, /*won=*/true);
+  ops::note_choice("no race", 2, /*won=*/false);
   keep_products();
-  const Json kept = read_json(products_file());
-  EXPECT_EQ(kept, products_to_json());
-  EXPECT_EQ(kept["a product"], "00ff");
-  products_from_json(Json{{"another", "02"}}, "a state");
-  EXPECT_EQ(ops::chosen_products().at("another"), "02") << "what a state says goes before what is kept";
-  EXPECT_EQ(ops::chosen_products().at("a product"), "00ff");
-  EXPECT_THROW(products_from_json(Json{{"another", 3}}, "a state"), Error);
+  EXPECT_EQ(read_json(products_file()), Json({{"a race", 3}}));
+  write_file(products_file(), R"({"another process": 5, "a race": 1})");
+  keep_products();
+  EXPECT_EQ(read_json(products_file())["a race"], 1) << "nothing new is not written";
+  ops::note_choice("a second race", 4, /*won=*/true);
+  keep_products();
+  EXPECT_EQ(read_json(products_file()), Json({{"a race", 1}, {"a second race", 4}, {"another process", 5}}));
 }
 
-TEST(Products, ThatCannotBeWrittenAreNotKept) {
-  const TemporaryFolder folder;
-  std::ofstream(folder.path() / "snug") << "a file where the folder would be";
-  setenv("XDG_CACHE_HOME", folder.path().c_str(), 1);
-  ops::choose_products({{"a third product", "00"}});
+TEST_F(Products, AreThoseOfAStateThenOfRacesBeforeThenRaced) {
+  std::filesystem::create_directories(folder_.path() / "snug");
+  write_file(products_file(), R"({"kept": 5, "both": 5})");
+  EXPECT_FALSE(ops::choice_for("new", false).races) << "not before they may";
+  race_products();
+  products_from_json(Json{{"both", 6}}, "a state");
+  EXPECT_EQ(ops::choice_for("kept", false).number, 5);
+  EXPECT_EQ(ops::choice_for("kept", /*deterministic=*/true).number, std::nullopt);
+  EXPECT_FALSE(ops::choice_for("kept", /*deterministic=*/true).races);
+  EXPECT_EQ(ops::choice_for("both", /*deterministic=*/true).number, 6);
+  EXPECT_TRUE(ops::choice_for("new", false).races);
+  ops::note_choice("both", 7, /*won=*/false);
+  EXPECT_EQ(ops::choice_for("both", false).number, 7) << "what was computed with stays";
+  EXPECT_EQ(products_to_json()["both"], 7);
+  EXPECT_FALSE(products_to_json().contains("kept")) << "a state has what its run used";
+  race_products(false);
+  EXPECT_EQ(ops::choice_for("kept", false).number, std::nullopt);
+  EXPECT_FALSE(ops::choice_for("new", false).races);
+  EXPECT_THROW(products_from_json(Json{{"both", "x"}}, "a state"), Error);
+}
+
+TEST_F(Products, OfADamagedFileAreRacedAgain) {
+  std::filesystem::create_directories(folder_.path() / "snug");
+  for (const char* damaged : {"{", R"({"kept": "5"})", "[]"}) {
+    write_file(products_file(), damaged);
+    EXPECT_NO_THROW(race_products());
+    EXPECT_TRUE(ops::choice_for("kept", false).races) << damaged;
+  }
+  ops::note_choice(concat("a race ", ops::races_so_far()), 1, /*won=*/true);
+  keep_products();
+  EXPECT_FALSE(read_json(products_file()).empty());
+}
+
+TEST_F(Products, ThatCannotBeWrittenAreNotKept) {
+  write_file(folder_.path() / "snug", "a file where the folder would be");
+  ops::note_choice(concat("a race ", ops::races_so_far()), 0, /*won=*/true);
   EXPECT_NO_THROW(keep_products());
 }
 

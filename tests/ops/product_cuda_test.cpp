@@ -23,7 +23,7 @@ class ProductCuda : public ::testing::Test {
     if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: products were not tested";
     at::manual_seed(3);
   }
-  void TearDown() override { let_products_race(false); }
+  void TearDown() override { stop_races(); }
 };
 
 at::Tensor random_matrix(std::int64_t rows, std::int64_t columns, at::ScalarType dtype) {
@@ -53,8 +53,8 @@ TEST_F(ProductCuda, IsAsExactAsTorchHoweverItsFactorsLie) {
   struct Sizes {
     std::int64_t rows, inner, columns;
   };
-  for (const Sizes& sizes :
-       {Sizes{1, 1, 1}, Sizes{1, 64, 256}, Sizes{300, 1, 8}, Sizes{257, 40, 33}, Sizes{512, 768, 2304}})
+  for (const Sizes& sizes : {Sizes{1, 1, 1}, Sizes{1, 64, 256}, Sizes{300, 1, 8}, Sizes{300, 64, 1},
+                             Sizes{257, 40, 33}, Sizes{512, 768, 2304}})
     for (const auto dtype : {at::kBFloat16, at::kHalf}) {
       const at::Tensor left = random_matrix(sizes.rows, sizes.inner, dtype),
                        right = random_matrix(sizes.inner, sizes.columns, dtype),
@@ -86,61 +86,85 @@ TEST_F(ProductCuda, IsAsExactAsTorchHoweverItsFactorsLie) {
     }
 }
 
-TEST_F(ProductCuda, KeepsTheAlgorithmThatWonItsRace) {
-  const at::Tensor left = random_matrix(2048, 1536, at::kBFloat16),
-                   right = random_matrix(1536, 2560, at::kBFloat16);
-  const std::size_t before = chosen_products().size();
-  let_products_race(true);
-  const at::Tensor first = product(left, right);
-  const ProductChoices chosen = chosen_products();
-  EXPECT_EQ(chosen.size(), before + 1);
-  for (int again = 0; again < 5; ++again) EXPECT_TRUE(at::equal(product(left, right), first));
-  at::Tensor added = at::zeros_like(first);
-  add_product(added, left, right);
-  EXPECT_TRUE(at::equal(added, first)) << "added to nothing";
-  EXPECT_EQ(chosen_products(), chosen);
+// 2 * rows * 1536 * 2560 operations: enough for a race.
+struct Factors {
+  explicit Factors(std::int64_t rows)
+      : left(random_matrix(rows, 1536, at::kBFloat16)), right(random_matrix(1536, 2560, at::kBFloat16)) {}
+  at::Tensor left, right;
+
+  void expect_exact(const at::Tensor& result) const {
+    EXPECT_LE(relative_error(result.to(at::kDouble), left.to(at::kDouble).mm(right.to(at::kDouble))), 4e-3);
+  }
+};
+
+std::string new_name(const ProductChoices& before) {
+  for (const auto& [name, number] : chosen_products())
+    if (!before.contains(name)) return name;
+  return "";
 }
 
-TEST_F(ProductCuda, TakesTheAlgorithmThatItIsGivenAndNoDamagedOne) {
-  // What one size chose is text; a size that is new takes it from there.
-  const auto run = [](std::int64_t rows) {
-    return product(random_matrix(rows, 512, at::kBFloat16), random_matrix(512, 512, at::kBFloat16));
-  };
-  run(640);
-  const ProductChoices known = chosen_products();
-  const auto one = std::ranges::find_if(known, [](const auto& choice) {
-    return choice.first.find("512x640/512 BFloat16") != std::string::npos;
-  });
-  ASSERT_NE(one, known.end());
-  std::string product = one->first;
-  for (std::size_t at = product.find("640"); at != std::string::npos; at = product.find("640", at))
-    product.replace(at, 3, "704");
-  choose_products({{product, one->second}});
-  run(704);
-  EXPECT_EQ(chosen_products().at(product), one->second);
+TEST_F(ProductCuda, KeepsTheAlgorithmThatWonItsRace) {
+  const Factors factors(2048);
+  const ProductChoices before = chosen_products();
+  const std::uint64_t races = races_so_far();
+  let_products_race({});
+  const at::Tensor first = product(factors.left, factors.right);
+  EXPECT_EQ(races_so_far(), races + 1);
+  factors.expect_exact(first);
+  for (int again = 0; again < 5; ++again) EXPECT_TRUE(at::equal(product(factors.left, factors.right), first));
+  at::Tensor added = at::zeros_like(first);
+  add_product(added, factors.left, factors.right);
+  EXPECT_TRUE(at::equal(added, first)) << "added to nothing";
+  EXPECT_EQ(races_so_far(), races + 1);
+  EXPECT_NE(new_name(before), "");
+}
 
-  std::string other = one->first;
-  for (std::size_t at = other.find("640"); at != std::string::npos; at = other.find("640", at))
-    other.replace(at, 3, "768");
-  for (const std::string& damaged :
-       {std::string("zz"), std::string(one->second.size(), 'f'), std::string()}) {
-    choose_products({{other, damaged}});
-    const at::Tensor left = random_matrix(768, 512, at::kBFloat16),
-                     right = random_matrix(512, 512, at::kBFloat16);
-    EXPECT_LE(relative_error(ops::product(left, right).to(at::kDouble),
-                             left.to(at::kDouble).mm(right.to(at::kDouble))),
-              1e-2);
+// By the names of products of 2,064 rows, which other sizes have too.
+TEST_F(ProductCuda, TakesTheNumberThatItIsGivenIfThereIsSuchACandidate) {
+  const ProductChoices before = chosen_products();
+  product(Factors(2064).left, Factors(2064).right);
+  const std::string name = new_name(before);
+  ASSERT_NE(name.find("2064"), std::string::npos) << name;
+  std::int64_t rows = 2064;
+  for (const auto& [given, taken] :
+       {std::pair{1, 1}, std::pair{2, 2}, std::pair{-1, 0}, std::pair{1000, 0}}) {
+    rows += 16;
+    std::string other = name;
+    for (std::size_t at = other.find("2064"); at != std::string::npos; at = other.find("2064", at))
+      other.replace(at, 4, std::to_string(rows));
+    choose_products({{other, given}});
+    const Factors factors(rows);
+    factors.expect_exact(product(factors.left, factors.right));
+    ASSERT_TRUE(chosen_products().contains(other)) << other;
+    EXPECT_EQ(chosen_products().at(other), taken) << "of " << given;
   }
+  choose_products({});
 }
 
 TEST_F(ProductCuda, DeterministicModeRacesNothing) {
-  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
-  let_products_race(true);
-  const at::Tensor left = random_matrix(1024, 2048, at::kBFloat16),
-                   right = random_matrix(2048, 4096, at::kBFloat16);
-  const at::Tensor raced = product(left, right);
-  at::globalContext().setDeterministicAlgorithms(false, false);
-  EXPECT_TRUE(at::equal(raced, product(left, right))) << "what it took first is kept";
+  struct Deterministic {
+    Deterministic() { at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false); }
+    ~Deterministic() { at::globalContext().setDeterministicAlgorithms(false, false); }
+  } mode;
+  const ProductChoices before = chosen_products();
+  const std::uint64_t races = races_so_far();
+  let_products_race({});
+  const Factors factors(4096);
+  factors.expect_exact(product(factors.left, factors.right));
+  EXPECT_EQ(races_so_far(), races);
+  EXPECT_EQ(chosen_products().at(new_name(before)), 0);
+}
+
+TEST_F(ProductCuda, WhatItCannotTakeGoesToTorch) {
+  const at::Tensor left = random_matrix(32, 64, at::kBFloat16), right = random_matrix(64, 48, at::kBFloat16);
+  const at::Tensor one = random_matrix(1, 1, at::kBFloat16)[0], wide = at::ones({48}, at::kCUDA);
+  EXPECT_TRUE(at::allclose(product(left, right, one), at::addmm(one, left, right)));
+  EXPECT_ANY_THROW(product(left, right, wide)) << "fp32 beside bf16";
+  EXPECT_ANY_THROW(product(left, right.cpu()));
+  EXPECT_ANY_THROW(product(left, left));
+  at::Tensor sum = at::zeros({32, 48}, left.options().dtype(at::kDouble));
+  add_product(sum, left, right);
+  EXPECT_LE(relative_error(sum, left.to(at::kDouble).mm(right.to(at::kDouble))), 1e-2);
 }
 
 }  // namespace
