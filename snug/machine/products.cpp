@@ -51,8 +51,9 @@ void race_products(bool may) {
 
 void keep_products() {
   const std::uint64_t races = ops::races_so_far();
+  if (kept_races.exchange(races) == races) return;  // as after nearly every step
   const fs::path file = products_file();
-  if (file.empty() || kept_races.exchange(races) == races) return;
+  if (file.empty()) return;
   ops::ProductChoices all = kept_products();  // another process may have raced meanwhile
   for (const auto& [product, number] : ops::race_winners()) all.try_emplace(product, number);
   std::error_code error;

@@ -42,6 +42,11 @@ SNUG_API at::Tensor attention(const at::Tensor& query, const at::Tensor& key, co
 SNUG_API std::string missing_attention_kernel(c10::DeviceType device, at::ScalarType dtype,
                                               std::int64_t head_dim);
 
+// Head sizes at which cuDNN was seen to be faster than FlashAttention, where it may be taken.
+constexpr bool head_suits_cudnn(std::int64_t head_dim) {
+  return head_dim == 64 || head_dim == 128;
+}
+
 // The operators themselves. lse, the logarithm of each softmax's sum, belongs to the kernel that made it: its
 // layout differs between devices, and only attention_backward on the same device reads it.
 SNUG_API std::tuple<at::Tensor, at::Tensor> attention_with_lse(const at::Tensor& query, const at::Tensor& key,

@@ -27,13 +27,13 @@
 namespace snug::ops {
 namespace {
 
-// Head sizes and GPUs at which cuDNN was seen to be faster; a single token it does not take.
+// On GPUs at which cuDNN was seen to be faster; a single token it does not take.
 bool suits_cudnn(const at::Tensor& query, const at::Tensor& key) {
   int major = 0;
   C10_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, query.device().index()));
-  return major >= 9 && (query.size(3) == 64 || query.size(3) == 128) && query.size(2) > 1 &&
-         key.size(2) > 1 && at::globalContext().userEnabledCuDNNSDP() &&
-         at::detail::getCUDAHooks().hasCuDNN() && !at::globalContext().deterministicAlgorithms();
+  return major >= 9 && head_suits_cudnn(query.size(3)) && query.size(2) > 1 && key.size(2) > 1 &&
+         at::globalContext().userEnabledCuDNNSDP() && at::detail::getCUDAHooks().hasCuDNN() &&
+         !at::globalContext().deterministicAlgorithms();
 }
 
 AttentionBackend backend_for(const at::Tensor& query, const at::Tensor& key, std::int64_t window,

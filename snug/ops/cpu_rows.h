@@ -1,6 +1,7 @@
 // What kernels on the CPU share: types, sums over a row, rows over threads. Internal to ops.
 #pragma once
 
+#include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
@@ -42,6 +43,13 @@ auto row_sum(std::int64_t hidden, Term term) {
     for (std::int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += term(i + lane);
   for (; i < hidden; ++i) sums[i % kLanes] += term(i);
   return std::accumulate(sums.begin(), sums.end(), Sum{});
+}
+
+// A row and its residual, rounded to T.
+template <class T, class Wide = at::opmath_type<T>>
+void add_row(const T* x, const T* residual, T* sum, std::int64_t hidden) {
+  for (std::int64_t i = 0; i < hidden; ++i)
+    sum[i] = static_cast<T>(static_cast<Wide>(x[i]) + static_cast<Wide>(residual[i]));
 }
 
 // Rows are dealt to a fixed number of threads, so that what each adds up does not depend on the moment.

@@ -63,8 +63,7 @@ Three norm_rows_cpu(const at::Tensor& x, const at::Tensor& residual, const at::T
     each_share(rows, [&](std::int64_t, std::int64_t first, std::int64_t last) {
       for (std::int64_t row = first; row < last; ++row) {
         const std::int64_t at = row * hidden;
-        for (std::int64_t i = at; added && i < at + hidden; ++i)
-          added[i] = static_cast<T>(static_cast<Wide>(left[i]) + static_cast<Wide>(right[i]));
+        if (added) add_row(left + at, right + at, added + at, hidden);
         std::tie(means[row], rstds[row]) = layer_norm_row(from + at, affine, to + at, hidden, eps);
       }
     });

@@ -32,9 +32,9 @@ inline double gradient_lift(double scale, std::int64_t rows, at::ScalarType dtyp
 // costs a copy of the weight, for which few rows are not worth it.
 inline std::int64_t padded_columns(std::int64_t rows, std::int64_t vocabulary, at::ScalarType dtype) {
   constexpr std::int64_t kFewRows = 256;
-  constexpr std::int64_t kAligned = 16, kPadded = 128;  // bytes
+  constexpr std::int64_t kPadded = 128;  // bytes
   const auto width = static_cast<std::int64_t>(c10::elementSize(dtype));
-  if (rows < kFewRows || vocabulary * width % kAligned == 0) return vocabulary;
+  if (rows < kFewRows || vocabulary * width % kProductAlignment == 0) return vocabulary;
   return (vocabulary * width + kPadded - 1) / kPadded * kPadded / width;
 }
 

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "snug/hooks/meta_target.h"
+#include "snug/ops/norm_rope_by_parts.h"
 #include "snug/ops/wide_options.h"
 
 namespace snug::ops {
@@ -75,6 +76,28 @@ Three layer_norm_backward_meta(const at::Tensor&, const std::optional<at::Tensor
   return {grad_x, grad_weight, grad_bias};
 }
 
+bool is_one_kernel(const at::Tensor& x) {
+  return hooks::meta_stands_for_cuda() && x.size(3) <= kNormRopeMostHeadDim;
+}
+
+std::tuple<at::Tensor, at::Tensor> norm_rope_meta(const at::Tensor& x, const at::Tensor& weight,
+                                                  const at::Tensor& cos, const at::Tensor& sin, double eps) {
+  if (!is_one_kernel(x)) return norm_rope_by_parts(x, weight, cos, sin, eps);
+  at::Tensor out = at::empty_like(x);
+  return {out.transpose(1, 2), one_per_row(x)};
+}
+
+std::tuple<at::Tensor, at::Tensor> norm_rope_backward_meta(const at::Tensor& grad_out, const at::Tensor& x,
+                                                           const at::Tensor& weight, const at::Tensor& cos,
+                                                           const at::Tensor& sin, const at::Tensor& rstd) {
+  if (!is_one_kernel(x)) return norm_rope_backward_by_parts(grad_out, x, weight, cos, sin, rstd);
+  const at::Tensor by_token = grad_out.transpose(1, 2).contiguous();
+  at::Tensor grad_x = at::empty_like(x);
+  at::Tensor grad_weight = at::empty_like(weight);
+  take_partial_sums(x, 1, kNormRopeBlocks);
+  return {grad_x, grad_weight};
+}
+
 TORCH_LIBRARY_IMPL(snug, Meta, library) {
   library.impl("rms_norm", TORCH_FN(rms_norm_meta));
   library.impl("add_rms_norm", TORCH_FN(add_rms_norm_meta));
@@ -82,6 +105,8 @@ TORCH_LIBRARY_IMPL(snug, Meta, library) {
   library.impl("layer_norm", TORCH_FN(layer_norm_meta));
   library.impl("add_layer_norm", TORCH_FN(add_layer_norm_meta));
   library.impl("layer_norm_backward", TORCH_FN(layer_norm_backward_meta));
+  library.impl("norm_rope", TORCH_FN(norm_rope_meta));
+  library.impl("norm_rope_backward", TORCH_FN(norm_rope_backward_meta));
 }
 
 }  // namespace

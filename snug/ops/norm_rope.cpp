@@ -1,20 +1,15 @@
-// Schema, derivative and checked front, and the kernels for CPU and Meta. CUDA's is in norm_rope_cuda.cu.
+// Schema, derivative and checked front, and the kernel for the CPU: the two operators. CUDA's is
+// in norm_rope_cuda.cu.
 #include "snug/ops/norm_rope.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include <algorithm>
-
 #include "snug/base/error.h"
-#include "snug/hooks/meta_target.h"
 #include "snug/ops/norm_rope_by_parts.h"
 #include "snug/ops/operator.h"
 #include "snug/ops/rope_table.h"
-#include "snug/ops/wide_options.h"
 
 namespace snug::ops {
 namespace {
@@ -50,30 +45,6 @@ std::tuple<at::Tensor, at::Tensor> differentiable_norm_rope(const at::Tensor& x,
   return {results[0], results[1]};
 }
 
-bool is_one_kernel(const at::Tensor& x) {
-  return x.is_meta() && hooks::meta_stands_for_cuda() && x.size(3) <= kNormRopeMostHeadDim;
-}
-
-std::tuple<at::Tensor, at::Tensor> norm_rope_anywhere(const at::Tensor& x, const at::Tensor& weight,
-                                                      const at::Tensor& cos, const at::Tensor& sin,
-                                                      double eps) {
-  if (!is_one_kernel(x)) return norm_rope_by_parts(x, weight, cos, sin, eps);
-  at::Tensor out = at::empty_like(x);
-  return {out.transpose(1, 2), at::empty({x.numel() / x.size(3)}, wide_options(x))};
-}
-
-std::tuple<at::Tensor, at::Tensor> norm_rope_backward_anywhere(const at::Tensor& grad_out,
-                                                               const at::Tensor& x, const at::Tensor& weight,
-                                                               const at::Tensor& cos, const at::Tensor& sin,
-                                                               const at::Tensor& rstd) {
-  if (!is_one_kernel(x)) return norm_rope_backward_by_parts(grad_out, x, weight, cos, sin, rstd);
-  const at::Tensor by_token = grad_out.transpose(1, 2).contiguous();
-  at::Tensor grad_x = at::empty_like(x);
-  at::Tensor grad_weight = at::empty_like(weight);
-  at::empty({std::min(rstd.numel(), hooks::kMetaProcessors * kNormRopeBlocks), x.size(3)}, wide_options(x));
-  return {grad_x, grad_weight};
-}
-
 TORCH_LIBRARY_FRAGMENT(snug, library) {
   library.def(
       "norm_rope(Tensor x, Tensor weight, Tensor cos, Tensor sin, float eps) -> (Tensor out, Tensor rstd)");
@@ -83,8 +54,8 @@ TORCH_LIBRARY_FRAGMENT(snug, library) {
 }
 
 TORCH_LIBRARY_IMPL(snug, CompositeExplicitAutograd, library) {
-  library.impl("norm_rope", TORCH_FN(norm_rope_anywhere));
-  library.impl("norm_rope_backward", TORCH_FN(norm_rope_backward_anywhere));
+  library.impl("norm_rope", TORCH_FN(norm_rope_by_parts));
+  library.impl("norm_rope_backward", TORCH_FN(norm_rope_backward_by_parts));
 }
 
 TORCH_LIBRARY_IMPL(snug, Autograd, library) {

@@ -4,9 +4,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 #include "snug/base/export.h"
 
 namespace snug::ops {
+
+// cuBLAS takes its fast kernels where sizes and addresses are multiples of this.
+inline constexpr std::int64_t kProductAlignment = 16;  // bytes
 
 // left @ right for matrices, + bias [columns] in every row.
 SNUG_API at::Tensor product(const at::Tensor& left, const at::Tensor& right, const at::Tensor& bias = {});

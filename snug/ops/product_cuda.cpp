@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "snug/base/error.h"
+#include "snug/ops/product.h"
 #include "snug/ops/product_by_aten.h"
 #include "snug/ops/product_choices.h"
 
@@ -61,7 +62,7 @@ bool as_transposed(const at::Tensor& tensor, Matrix& matrix) {
 }
 
 int alignment_of(const void* address) {
-  int alignment = 16;  // more does not matter
+  int alignment = kProductAlignment;
   while (reinterpret_cast<std::uintptr_t>(address) % alignment != 0) alignment /= 2;
   return alignment;
 }

@@ -63,8 +63,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm_cpu(const at::Tensor
     each_share(rows, [&](std::int64_t, std::int64_t first, std::int64_t last) {
       for (std::int64_t row = first; row < last; ++row) {
         const std::int64_t at = row * hidden;
-        for (std::int64_t i = at; i < at + hidden; ++i)
-          added[i] = static_cast<T>(static_cast<Wide>(left[i]) + static_cast<Wide>(right[i]));
+        add_row(left + at, right + at, added + at, hidden);
         kept[row] = norm_row(added + at, scale, to + at, hidden, eps);
       }
     });

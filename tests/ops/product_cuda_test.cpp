@@ -9,7 +9,6 @@
 #include <string>
 
 #include "snug/ops/product_choices.h"
-#include "snug/ops/project.h"
 #include "tests/ops/fused_cases.h"
 
 namespace snug::ops {
