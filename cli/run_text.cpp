@@ -69,6 +69,9 @@ std::string summary(const TrainConfig& config, const TrainResult& result, const 
     if (result.loss_scale)
       text += fmt::format("Skipped {} of {} steps, whose gradients overflowed; loss scale {}\n",
                           result.skipped, result.steps, *result.loss_scale);
+    if (result.graph_steps > 0)
+      text += fmt::format("{} steps were one CUDA graph each: the GPU is faster than the host here\n",
+                          result.graph_steps);
     text += "\nAt the peak\n" + report::compare(result.predicted.peak, result.measured.peak);
     text += "\n" + memory_lines(result.measured);
     text += recompute_text(config, result);
@@ -113,6 +116,7 @@ Json document(const TrainConfig& config, const TrainResult& result, const fs::pa
   if (config.device.is_cuda()) {
     json["predicted"]["reserved_bytes"] = result.predicted.reserved_bytes;
     json["predicted"]["process_bytes"] = result.predicted.budget_use();
+    json["graph_steps"] = result.graph_steps;
   }
   if (config.zero_stage) {
     json["ranks"] = config.ranks;

@@ -59,6 +59,7 @@ struct Flags {
   std::optional<std::int64_t> keep_last;
   bool no_save = false;
   bool resume = false;
+  bool no_graph = false;
   bool json = false;
   std::int64_t rank_timeout = 120;  // seconds
   zero::Backend backend = zero::Backend::Auto;
@@ -242,6 +243,7 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
       config, {.group = group,
                .out_dir = out_dir,
                .trace = flags.resume || config.rank != 0 ? fs::path() : out_dir / "trace",
+               .graph = !flags.no_graph,
                .on_prediction =
                    [&](const Prediction& predicted) {
                      print(heading(config, weights_of(config, flags), out_dir, group.get()) + plan_text +
@@ -335,6 +337,10 @@ void add_train(CLI::App& snug) {
   add_count(verb, "--save-every", flags->save_every,
             "Save the state every N steps, in out-dir/state/step-N; default: after the last step only", 1);
   add_count(verb, "--keep-last", flags->keep_last, "States to keep; default 2", 1);
+  add_flag(verb, "--no-graph", flags->no_graph,
+           "Launch every kernel of a step by itself, also where the host is slower in that than the GPU in "
+           "running "
+           "them. Default: such steps become one CUDA graph, if nothing is recomputed or moved");
   add_flag(verb, "--no-save", flags->no_save, "Save nothing: for measurements");
   add_flag(
       verb, "--resume", flags->resume,

@@ -215,8 +215,12 @@ StepResult run_step(TrainingSetup& setup, const StepInputs& inputs, const TrainC
     if (!inputs.on_gradients) setup.optimizer->last_pass(inputs.lr);
     if (setup.sharding) setup.sharding->last_pass();
   };
-  result.loss = accumulate_gradients(*setup.model, inputs.batch, config,
-                                     scale / static_cast<double>(inputs.target_count), before_last);
+  const auto passes = [&](const io::Batch& batch) {
+    return accumulate_gradients(*setup.model, batch, config, scale / static_cast<double>(inputs.target_count),
+                                before_last);
+  };
+  result.loss = inputs.captured ? inputs.captured->run(inputs.batch, inputs.target_count, passes)
+                                : passes(inputs.batch);
   account.mark("optimizer");
   if (setup.sharding) setup.sharding->finish_gradients();
   if (inputs.on_gradients) inputs.on_gradients(setup.optimizer->gradients());

@@ -98,6 +98,8 @@ class Readback {
     double loss, gradient_norm;
     bool stops;
   };
+  // Whether the device had nothing to do any more before it was asked for them.
+  bool waited_for_host() const { return done_ && done_->query(); }
   Numbers finish() {
     if (done_) done_->synchronize();
     const Numbers numbers{host_.loss.item<double>(), host_.gradient_norm.item<double>(),
@@ -112,12 +114,23 @@ class Readback {
   std::optional<c10::Event> done_;
 };
 
+// A scale changes what is captured; what moves does so by the host.
+bool may_be_captured(const TrainConfig& config) {
+  return config.device.is_cuda() && config.precision != Precision::Fp16 && !config.plan &&
+         config.recompute == Recompute::None && !config.offload && !config.has_states_on_host() &&
+         !config.zero_stage && update_time(config) == optim::UpdateTime::InStep;
+}
+
 // Takes the steps of a run, one after the other, on what it was given.
 class Stepper {
  public:
   Stepper(const TrainConfig& config, const TrainOptions& options, const io::TokenDataset& data,
           TrainingSetup& setup, GradScaler& scaler, Session& session)
-      : config_(config), options_(options), data_(data), setup_(setup), scaler_(scaler), session_(session) {}
+      : config_(config), options_(options), data_(data), setup_(setup), scaler_(scaler), session_(session) {
+    if (options.graph && may_be_captured(config))
+      captured_.emplace(
+          setup.optimizer->parameters(), options.on_trouble ? options.on_trouble : [](const std::string&) {});
+  }
 
   // `step` counts from 0. What it measured, but for memory.
   StepMetrics take(std::int64_t step) {
@@ -125,6 +138,9 @@ class Stepper {
     session_.account().mark("step " + std::to_string(step + 1));
     StepMetrics metrics{.step = step + 1, .lr = optim::learning_rate(schedule_, step)};
     session_.run([&] { run(metrics); });
+    // What is traced is launched one by one.
+    if (captured_ && (options_.trace.empty() || metrics.step >= options_.traced_steps))
+      captured_->note_step(readback_.waited_for_host());
     const Readback::Numbers numbers = readback_.finish();
     metrics.loss = numbers.loss;
     metrics.gradient_norm = numbers.gradient_norm;
@@ -136,6 +152,12 @@ class Stepper {
   }
   // Whether this step was the last one that somebody wants: on all ranks the same.
   bool stops() const { return config_.zero_stage ? stops_ : wants_to_stop(); }
+  // Of the last step, whose tensors were made when it was captured, if it was.
+  std::uint64_t peak_bytes() {
+    if (!captured_ || !captured_->has_graph()) return session_.last_peak_bytes();
+    return captured_peak_ = std::max(captured_peak_, session_.last_peak_bytes());
+  }
+  std::int64_t graph_steps() const { return captured_ ? captured_->steps() : 0; }
   double tokens_per_step() const { return static_cast<double>(config_.batch_size * config_.seq_len); }
 
  private:
@@ -148,6 +170,7 @@ class Stepper {
                       .loss_scale = scaler_.is_enabled() ? std::optional(scaler_.get_scale()) : std::nullopt};
     if (options_.on_gradients)
       inputs.on_gradients = [&](const auto& gradients) { options_.on_gradients(metrics.step, gradients); };
+    if (captured_) inputs.captured = &*captured_;
     inputs.on_result = [&](const StepResult& result) { readback_.begin(result); };
     run_step(setup_, inputs, config_, session_.account());
   }
@@ -184,6 +207,8 @@ class Stepper {
   GradScaler& scaler_;
   Session& session_;
   Readback readback_{config_.device};
+  std::optional<CapturedPasses> captured_;  // none: steps are never captured
+  std::uint64_t captured_peak_ = 0;
   bool stops_ = false;
   const optim::Schedule schedule_{.kind = config_.optimizer.schedule,
                                   .lr = config_.optimizer.lr,
@@ -370,7 +395,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   while (result.steps < config.steps && !stepper.stops()) {
     StepMetrics metrics = stepper.take(result.steps);
     session->end_step();
-    metrics.peak_bytes = session->last_peak_bytes();
+    metrics.peak_bytes = stepper.peak_bytes();
     seconds.push_back(metrics.seconds);
     if (run.directory) run.directory->append(metrics);
     if (options.on_step) options.on_step(metrics);
@@ -394,6 +419,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   session->end_trace();
   static_cast<snug::Measured&>(result.measured) = session->measured();
   result.interrupted = result.steps < config.steps;
+  result.graph_steps = stepper.graph_steps();
   if (!seconds.empty()) {
     result.measured.step_seconds = median_after_first(seconds);
     result.tokens_per_second = stepper.tokens_per_step() / result.measured.step_seconds;

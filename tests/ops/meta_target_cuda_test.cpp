@@ -29,8 +29,9 @@ using Step = std::function<void(c10::Device)>;
 
 std::uint64_t peak_on(c10::Device device, const Step& run) {
   const hooks::MetaTargetScope target(c10::kCUDA);
+  run(device);  // libraries take the workspaces that they keep
   memory::Tracker tracker({.device = device});
-  const std::uint64_t before = tracker.live_bytes();  // workspaces that libraries keep
+  const std::uint64_t before = tracker.live_bytes();
   run(device);
   return tracker.peak_bytes() - before;
 }
@@ -53,7 +54,6 @@ class MetaTargetCuda : public ::testing::Test {
 
   void expect_same(const std::string& what, const Step& run, double within = kRoundedUp) {
     const c10::Device gpu(c10::kCUDA, 0);
-    run(gpu);  // libraries take their own
     const std::uint64_t measured = peak_on(gpu, run), predicted = peak_on(c10::kMeta, run);
     EXPECT_NEAR(static_cast<double>(measured), static_cast<double>(predicted), within)
         << what << ": " << format_bytes(measured) << " on the GPU, " << format_bytes(predicted) << " on Meta";

@@ -1,0 +1,81 @@
+#include "snug/machine/launch_graph.h"
+
+#include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <exception>
+
+#include "snug/host/cuda_stream.h"
+#include "snug/memory/process_memory.h"
+
+namespace snug::machine {
+
+namespace {
+
+// Those of the threads and streams that are no longer used would lie beside the graph's own.
+void give_back_cache() {
+  c10::cuda::device_synchronize();
+  at::cuda::clearCublasWorkspaces();
+  memory::empty_cuda_cache();
+}
+
+}  // namespace
+
+class LaunchGraph::Captured {
+ public:
+  Captured(c10::Device device, const std::function<void()>& work) : device_(device) {
+    const c10::cuda::CUDAGuard device_guard(device_);
+    give_back_cache();
+    const c10::cuda::CUDAStreamGuard side(host::make_cuda_stream(device_.index()));
+    // Whoever writes a state meanwhile may do so: this is about our thread, and autograd's beside it.
+    graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
+    std::exception_ptr failed;
+    try {
+      work();
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    try {
+      graph_.capture_end();
+    } catch (...) {  // because the work failed
+      c10::cuda::CUDACachingAllocator::releasePool(device_.index(), pool_);
+      if (!failed) failed = std::current_exception();
+    }
+    if (!failed) return;
+    static_cast<void>(cudaGetLastError());
+    drop();
+    std::rethrow_exception(failed);
+  }
+  ~Captured() { drop(); }
+
+  void launch() { graph_.replay(); }
+
+ private:
+  void drop() noexcept try {
+    const c10::cuda::CUDAGuard device_guard(device_);
+    c10::cuda::device_synchronize();
+    graph_.reset();
+    give_back_cache();
+  } catch (const std::exception&) {  // the device failed, and whoever uses it next will say so
+  }
+
+  const c10::Device device_;
+  const at::cuda::MempoolId_t pool_ = at::cuda::graph_pool_handle();
+  at::cuda::CUDAGraph graph_;
+};
+
+LaunchGraph::LaunchGraph(c10::Device device, const std::function<void()>& work)
+    : captured_(std::make_unique<Captured>(device, work)) {}
+
+LaunchGraph::~LaunchGraph() = default;
+
+void LaunchGraph::launch() {
+  captured_->launch();
+}
+
+}  // namespace snug::machine

@@ -1,0 +1,16 @@
+#include "snug/base/error.h"
+#include "snug/machine/launch_graph.h"
+
+namespace snug::machine {
+
+class LaunchGraph::Captured {};
+
+LaunchGraph::LaunchGraph(c10::Device, const std::function<void()>&) {
+  fail("this build of snug has no CUDA: configure with -DSNUG_CUDA=ON");
+}
+
+LaunchGraph::~LaunchGraph() = default;
+
+void LaunchGraph::launch() {}
+
+}  // namespace snug::machine

@@ -1,0 +1,72 @@
+#include "snug/train/captured_passes.h"
+
+#include <exception>
+#include <utility>
+
+#include "snug/base/error.h"
+
+namespace snug::train {
+
+namespace {
+
+constexpr int kAlike = 3;       // steps before a graph: as many as libraries need to settle
+constexpr int kMostGraphs = 3;  // of a run whose steps change now and then
+
+}  // namespace
+
+CapturedPasses::CapturedPasses(std::vector<at::Tensor> parameters,
+                               std::function<void(const std::string&)> say)
+    : parameters_(std::move(parameters)), say_(std::move(say)) {}
+
+at::Tensor CapturedPasses::run(const io::Batch& batch, std::int64_t target_count, const Passes& passes) {
+  if (!may_capture_) return passes(batch);
+  if (batch.tokens.sizes() != sizes_ || target_count != target_count_) {
+    drop_graph();
+    sizes_ = batch.tokens.sizes().vec();
+    target_count_ = target_count;
+  }
+  if (graph_) {
+    batch_.tokens.copy_(batch.tokens, /*non_blocking=*/true);
+    batch_.targets.copy_(batch.targets, /*non_blocking=*/true);
+  } else if (alike_ >= kAlike) {
+    capture(batch, passes);
+  }
+  if (!graph_) return passes(batch);
+  graph_->launch();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].mutable_grad() = gradients_[i];
+  ++steps_;
+  return loss_;
+}
+
+void CapturedPasses::note_step(bool host_was_slower) {
+  if (!graph_) alike_ = host_was_slower ? alike_ + 1 : 0;
+}
+
+void CapturedPasses::capture(const io::Batch& batch, const Passes& passes) try {
+  batch_ = batch;
+  graph_ = std::make_unique<machine::LaunchGraph>(batch_.tokens.device(), [&] { loss_ = passes(batch_); });
+  for (const at::Tensor& parameter : parameters_)
+    gradients_.push_back(std::exchange(parameter.mutable_grad(), at::Tensor()));
+  ++graphs_;
+} catch (const std::exception& error) {
+  for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  may_capture_ = false;
+  batch_ = {};
+  const std::string text = error.what();  // torch's goes on with where it was thrown
+  say_(concat(
+      "the step's kernels are launched one by one, which takes longer than they run: they could not be "
+      "captured as a CUDA graph: ",
+      text.substr(0, text.find('\n'))));
+}
+
+void CapturedPasses::drop_graph() {
+  alike_ = 0;
+  if (!graph_) return;
+  batch_ = {};
+  loss_.reset();
+  gradients_.clear();
+  graph_.reset();
+  may_capture_ = graphs_ < kMostGraphs;
+}
+
+}  // namespace snug::train

@@ -1,0 +1,57 @@
+// The forwards and backwards of a step as one CUDA graph, for steps whose kernels a GPU runs faster than the
+// host launches them. Values, bits and the memory of tensors are those of steps whose kernels are launched
+// one by one.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "snug/base/export.h"
+#include "snug/io/token_dataset.h"
+#include "snug/machine/launch_graph.h"
+
+namespace snug::train {
+
+class SNUG_API CapturedPasses {
+ public:
+  // `parameters`, which have no gradients between steps.
+  CapturedPasses(std::vector<at::Tensor> parameters, std::function<void(const std::string&)> say);
+
+  // Leave the gradients and return the loss.
+  using Passes = std::function<at::Tensor(const io::Batch&)>;
+  // What `passes` return: from the graph if there is one for such a step, or if it is time to make it. A
+  // graph is for batches of one size with one number of targets, by which the loss is divided. Steps that
+  // cannot be captured are said once.
+  at::Tensor run(const io::Batch& batch, std::int64_t target_count, const Passes& passes);
+
+  // After each step: whether the GPU had nothing to do any more before the host had launched all of it. A few
+  // of these in a row, alike, are worth a graph.
+  void note_step(bool host_was_slower);
+
+  bool has_graph() const { return graph_ != nullptr; }
+  std::int64_t steps() const { return steps_; }  // that were launched as one
+
+ private:
+  void capture(const io::Batch& batch, const Passes& passes);
+  void drop_graph();
+
+  const std::vector<at::Tensor> parameters_;
+  const std::function<void(const std::string&)> say_;
+  bool may_capture_ = true;
+  int alike_ = 0;   // steps in a row that were worth a graph
+  int graphs_ = 0;  // that were made
+  std::int64_t steps_ = 0;
+  std::vector<std::int64_t> sizes_;  // of the last batch
+  std::int64_t target_count_ = 0;
+  io::Batch batch_;  // which the graph reads
+  at::Tensor loss_;  // which it writes, as the gradients
+  std::vector<at::Tensor> gradients_;
+  std::unique_ptr<machine::LaunchGraph> graph_;
+};
+
+}  // namespace snug::train
