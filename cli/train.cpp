@@ -340,7 +340,7 @@ void add_train(CLI::App& snug) {
   add_flag(verb, "--no-graph", flags->no_graph,
            "Launch every kernel of a step by itself, also where the host is slower in that than the GPU in "
            "running "
-           "them. Default: such steps become one CUDA graph, if nothing is recomputed or moved");
+           "them. Default: such steps become one CUDA graph, unless something of them waits on the host");
   add_flag(verb, "--no-save", flags->no_save, "Save nothing: for measurements");
   add_flag(
       verb, "--resume", flags->resume,

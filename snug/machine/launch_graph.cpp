@@ -1,6 +1,9 @@
 #include "snug/machine/launch_graph.h"
 
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/core/Generator.h>
 #include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
@@ -24,6 +27,13 @@ void give_back_cache() {
   memory::empty_cuda_cache();
 }
 
+// A capture that fails leaves it in one for good.
+void make_new(at::Generator generator, const at::Tensor& numbers) {
+  at::Generator fresh = at::cuda::detail::createCUDAGenerator(generator.device().index());
+  fresh.set_state(numbers);
+  generator.graphsafe_set_state(fresh);
+}
+
 }  // namespace
 
 class LaunchGraph::Captured {
@@ -32,6 +42,8 @@ class LaunchGraph::Captured {
     const c10::cuda::CUDAGuard device_guard(device_);
     give_back_cache();
     const c10::cuda::CUDAStreamGuard side(host::make_cuda_stream(device_.index()));
+    const at::Generator& generator = at::cuda::detail::getDefaultCUDAGenerator(device_.index());
+    const at::Tensor numbers = generator.get_state();
     // Whoever writes a state meanwhile may do so: this is about our thread, and autograd's beside it.
     graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     std::exception_ptr failed;
@@ -42,8 +54,9 @@ class LaunchGraph::Captured {
     }
     try {
       graph_.capture_end();
-    } catch (...) {  // because the work failed
-      c10::cuda::CUDACachingAllocator::releasePool(device_.index(), pool_);
+    } catch (...) {  // because the work failed: torch forgets the rest
+      end_allocating();
+      make_new(generator, numbers);
       if (!failed) failed = std::current_exception();
     }
     if (!failed) return;
@@ -56,6 +69,21 @@ class LaunchGraph::Captured {
   void launch() { graph_.replay(); }
 
  private:
+  // While torch's allocators believe in a capture they give nothing back to the driver.
+  void end_allocating() {
+    const auto attempt = [](const auto& end) {
+      try {
+        end();
+      } catch (const std::exception&) {  // it has ended, or never began
+      }
+    };
+    attempt([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device_.index(), pool_); });
+    attempt([&] { c10::cuda::CUDACachingAllocator::releasePool(device_.index(), pool_); });
+    at::HostAllocator* const host = at::getHostAllocator(at::kCUDA);
+    attempt([&] { host->end_allocate_to_pool(pool_); });
+    attempt([&] { host->release_pool(pool_); });
+  }
+
   void drop() noexcept try {
     const c10::cuda::CUDAGuard device_guard(device_);
     c10::cuda::device_synchronize();

@@ -106,13 +106,28 @@ at::Tensor embedding_backward_cpu(const at::Tensor& grad_out, const at::Tensor& 
   return grad_weight;
 }
 
-// As embedding_cuda.cpp does, but for what the sort takes to run.
+// What CUB's radix sort of pairs of 64 bits takes on Hopper; torch sorts few keys without it.
+std::int64_t sort_bytes(std::int64_t count) {
+  constexpr std::int64_t kFew = 4096, kTile = 4608, kAligned = 256, kBins = 256, kDigits = 8;
+  if (count <= kFew) return 0;
+  const std::int64_t buffer = (8 * count + kAligned - 1) / kAligned * kAligned;
+  const std::int64_t tiles = (count + kTile - 1) / kTile;
+  return 2 * buffer + 8 * kBins * kDigits + 4 * kBins * tiles + 2 * kAligned - 1;
+}
+
+// As embedding_cuda.cpp does.
 at::Tensor embedding_backward_meta_of_cuda(const at::Tensor& grad_out, const at::Tensor& tokens,
                                            std::int64_t rows) {
   const std::int64_t count = tokens.numel(), hidden = grad_out.size(-1);
   at::Tensor weight = at::zeros({rows, hidden}, grad_out.options());
-  const at::Tensor sorted = at::empty({count}, tokens.options().dtype(at::kLong));
-  const at::Tensor order = at::empty_like(sorted);
+  at::Tensor sorted, order;
+  {
+    const at::Tensor unsorted = tokens.view({-1}).to(at::kLong);
+    sorted = at::empty_like(unsorted);
+    order = at::empty_like(unsorted);
+    const at::Tensor positions = at::empty_like(unsorted);
+    at::empty({sort_bytes(count)}, unsorted.options().dtype(at::kByte));
+  }
   constexpr std::int64_t kChunk = 32;  // kEmbeddingChunk, whose header needs CUDA's
   const std::int64_t chunks = (count + kChunk - 1) / kChunk;
   at::empty({chunks, 2, hidden}, grad_out.options().dtype(at::kFloat));

@@ -200,6 +200,32 @@ plan::Decision refined(const Step& step, plan::Planner& planner, const Prices& p
   return finer.fits && finer.taken.seconds < decision.taken.seconds ? finer : decision;
 }
 
+// Whether a GPU runs it faster than a host launches it.
+bool is_launched_slowly(const plan::Planner& planner, const plan::Offer& offer) {
+  constexpr double kLaunching = 1e-4;  // seconds for an operator of ours and its gradient
+  const plan::Candidate& candidate = planner.candidate(offer);
+  const plan::StepModel& model = *candidate.model;
+  std::size_t operators = 0;
+  for (const auto& call : model.sketch().calls) operators += call.tape.operations.size();
+  const double passes =
+      static_cast<double>(candidate.setting.accumulation) / static_cast<double>(model.sketched_passes());
+  return kLaunching * passes * static_cast<double>(operators) > offer.seconds;
+}
+
+// With room for its CUDA graph, if it will be one.
+plan::Decision with_graph(const Step& step, plan::Planner& planner, const Prices& prices,
+                          plan::Decision decision) {
+  const std::uint64_t budget = decision.budget_bytes;
+  const bool has_room = decision.taken.peak_bytes + step.graph_bytes <= budget;
+  if (step.graph_bytes == 0 || !decision.fits || has_room || decision.taken.host_bytes > 0 ||
+      !is_launched_slowly(planner, decision.taken))
+    return decision;
+  plan::Decision smaller = refined(step, planner, prices, decide(planner, prices, budget - step.graph_bytes));
+  if (!smaller.fits || smaller.taken.host_bytes > 0) return decision;
+  smaller.budget_bytes = budget;
+  return smaller;
+}
+
 }  // namespace
 
 std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions& options) {
@@ -218,7 +244,9 @@ std::shared_ptr<plan::Planner> make_planner(const Step& step, const PlanOptions&
 PlannedStep plan_step(const Step& step, const PlanOptions& options, std::shared_ptr<plan::Planner> planner) {
   if (!planner) planner = make_planner(step, options);
   const Prices prices(step, options);
-  plan::Decision decision = refined(step, *planner, prices, decide(*planner, prices, options.budget_bytes));
+  plan::Decision decision =
+      with_graph(step, *planner, prices,
+                 refined(step, *planner, prices, decide(*planner, prices, options.budget_bytes)));
   plan::Plan plan = planner->write_down(decision, identity_of(step));
   return {std::move(plan), std::move(decision), std::move(planner)};
 }

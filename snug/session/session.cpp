@@ -178,9 +178,11 @@ class Session::Impl {
     if (options_.sharding) options_.sharding->finish_update();
   }
 
-  void end_step() {
+  void end_step(bool was_graph) {
     if (options_.sharding) options_.sharding->zero_grad();
+    const std::uint64_t captured_peak = was_graph ? last_peak_ : 0;
     take_figures();
+    last_peak_ = std::max(last_peak_, captured_peak);
     park_.forget_gone();
     tell_of_parked();
     if (const std::string trouble = budget_.recheck(); !trouble.empty()) options_.say(trouble);
@@ -188,6 +190,7 @@ class Session::Impl {
     trace_.end_step();
     ++steps_;
     if (device_.is_cuda()) machine::keep_products();
+    if (was_graph) return;
     const bool learns = stage_ != Stage::Watching && stage_ != Stage::Proven && stage_ != Stage::Lean;
     if (ran_out_ && learns) return recover();
     switch (stage_) {
@@ -254,6 +257,9 @@ class Session::Impl {
     if (recording_) all.recomputed = recording_->totals();
     all.budget_use = budget_.use(all.peak.total, all.memory);
     return all;
+  }
+  bool has_room_for(std::uint64_t bytes) const {
+    return !options_.budget_bytes || measured().budget_use + bytes <= *options_.budget_bytes;
   }
   int plans_made() const { return plans_made_; }
   bool is_as_planned() const { return stage_ == Stage::Planned && is_as_planned_; }
@@ -751,8 +757,8 @@ Session::~Session() = default;
 std::vector<Pass> Session::passes(const at::Tensor& batch) {
   return impl_->passes(batch);
 }
-void Session::end_step() {
-  impl_->end_step();
+void Session::end_step(bool was_graph) {
+  impl_->end_step(was_graph);
 }
 void Session::step(const AnyOptimizer& optimizer) {
   impl_->step(optimizer);
@@ -787,6 +793,10 @@ Measured Session::measured() const {
 std::uint64_t Session::predicted_bytes() const {
   return impl_->plan() ? impl_->plan()->predicted.peak_bytes : 0;
 }
+bool Session::has_room_for(std::uint64_t bytes) const {
+  return impl_->has_room_for(bytes);
+}
+
 int Session::plans_made() const {
   return impl_->plans_made();
 }

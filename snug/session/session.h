@@ -110,7 +110,8 @@ class SNUG_API Session {
   // How to go through this batch, whose first dimension is that of the plan's micro-batch. All ranks get as
   // many.
   std::vector<Pass> passes(const at::Tensor& batch);
-  void end_step();
+  // `was_graph`: what was launched is the CUDA graph of an earlier step, whose operators nobody runs again.
+  void end_step(bool was_graph = false);
 
   // Instead of the optimizer's own step(): its states wait on the host from here to the next one, as far as
   // there is a store and they are not small, and come in parts while it steps (docs/placement.md). Who reads
@@ -141,11 +142,13 @@ class SNUG_API Session {
   // What is left of the host budget at the moment, for copies that go again.
   std::uint64_t spare_host_bytes() const;
   const plan::Plan* plan() const;         // the one in use, null if there is none
-  std::uint64_t last_peak_bytes() const;  // of the last step that ended
+  std::uint64_t last_peak_bytes() const;  // of the last step that ended; of a graph's when it was captured
   Measured measured() const;
   std::uint64_t predicted_bytes() const;  // what the plan says will count against the budget; 0 without one
-  int plans_made() const;                 // by this session
-  bool is_as_planned() const;             // the last step was what the plan in use says
+  bool has_room_for(
+      std::uint64_t bytes) const;  // within the budget, beside what the steps so far have needed
+  int plans_made() const;          // by this session
+  bool is_as_planned() const;      // the last step was what the plan in use says
 
  private:
   class Impl;

@@ -213,13 +213,12 @@ class Recording::Impl final : public hooks::OperatorListener,
   }
 
   void begin_tape(hooks::RegionId region) {
-    check(!is_capturing_stream(), "region \"", hooks::region_name(region),
-          "\" cannot be recorded while a CUDA graph is captured: capture without a Recording");
     const std::shared_ptr<Tape> previous = last_before_its_backward();
     if (!previous) forward.calls.clear();
     const std::shared_ptr<Pass> pass = previous ? previous->pass() : std::make_shared<Pass>();
     const std::uint64_t place = options_->place + kApart * ++forward.calls[region];
-    forward.tape = std::make_shared<Tape>(numbered(region), place, options_, model_, figures_, pass);
+    forward.tape = std::make_shared<Tape>(numbered(region), place, options_, model_, figures_, pass,
+                                          is_capturing_stream());
     pass->add(forward.tape);
     forward.last = forward.tape;
     pass_.push_back(forward.tape);

@@ -92,7 +92,8 @@ bool Replay::is_first_unpack() {
 c10::Storage Replay::contents(Value& value) {
   if (!value.here) {
     announce();
-    const ReplayClock clock(tape_.figures(), tape_.region_name(), value.device, tape_.options().time_replays);
+    const bool is_timed = tape_.options().time_replays && !tape_.is_captured();
+    const ReplayClock clock(tape_.figures(), tape_.region_name(), value.device, is_timed);
     require(value);
   }
   return fetch(value);

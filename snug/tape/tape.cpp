@@ -23,17 +23,21 @@ void Pass::add(const std::shared_ptr<Tape>& tape) {
 
 Tape::Tape(hooks::RegionId region, std::uint64_t place, std::shared_ptr<const RecordingOptions> options,
            std::shared_ptr<const ModelStorages> model, std::shared_ptr<Figures> figures,
-           std::shared_ptr<Pass> pass)
+           std::shared_ptr<Pass> pass, bool is_captured)
     : region_(region),
       region_name_(hooks::region_name(region)),
       options_(std::move(options)),
       model_(std::move(model)),
       figures_(std::move(figures)),
       pass_(std::move(pass)),
-      in_pass_(pass_->schedule.begin_forward()) {
+      in_pass_(pass_->schedule.begin_forward()),
+      is_captured_(is_captured) {
   const bool verify = options_->verify || options_->determinism_check == DeterminismCheck::Bits;
   if ((options_->prove || verify) && !options_->stand_ins)
     proof_.emplace(*this, Site::at(std::hash<std::string>()(region_name_) ^ place), options_->prove, verify);
+  check(!is_captured_ || !proof_, "region \"", region_name_,
+        "\" cannot be proven while a CUDA graph is captured: capture without a Recording, or with one that "
+        "proves nothing");
   const bool is_sketch = figures_->sketch != nullptr;
   if (options_->describe || is_sketch) description_.emplace(region_name_, figures_, is_sketch);
 }
@@ -204,6 +208,8 @@ void Tape::pin(const ValuePtr& pinned, const at::Tensor& tensor) {
   const bool is_first = value.where() == Value::Where::Unheld;
   if (is_first) value.keep(tensor.storage());
   if (value.fate == Fate::Offload && !parameter) {
+    check(!is_captured_, "region \"", region_name_,
+          "\" cannot be offloaded while a CUDA graph is captured: only what is kept or recomputed can");
     if (!value.away()) value.may_go(on_the_host(options_->host));
     value.away()->needs(tensor);
   }

@@ -49,7 +49,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   // `place`: in the program, beside the region's name.
   Tape(hooks::RegionId region, std::uint64_t place, std::shared_ptr<const RecordingOptions> options,
        std::shared_ptr<const ModelStorages> model, std::shared_ptr<Figures> figures,
-       std::shared_ptr<Pass> pass);
+       std::shared_ptr<Pass> pass, bool is_captured);
   ~Tape();
   Tape(const Tape&) = delete;  // saved tensors hold it
   Tape& operator=(const Tape&) = delete;
@@ -74,6 +74,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   Replay& replay() { return replay_; }
   Description* description() { return description_ ? &*description_ : nullptr; }
   Figures& figures() { return *figures_; }
+  bool is_captured() const { return is_captured_; }  // its kernels become part of a CUDA graph
   trace::RegionTotals& totals() { return totals_; }
   std::unordered_set<SavedValue*>& saved() { return saved_; }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
@@ -121,6 +122,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   const std::shared_ptr<Figures> figures_;
   const std::shared_ptr<Pass> pass_;
   const std::size_t in_pass_;  // its number there
+  const bool is_captured_;
   const Level* level_ = nullptr;
   ValueTable values_;
   std::uint32_t inputs_ = 0;      // seen so far

@@ -9,16 +9,23 @@ namespace snug::train {
 
 namespace {
 
-constexpr int kAlike = 3;       // steps before a graph: as many as libraries need to settle
-constexpr int kMostGraphs = 3;  // of a run whose steps change now and then
+constexpr int kAlike = 3;                // steps before a graph: as many as libraries need to settle
+constexpr std::int64_t kMostGraphs = 3;  // of a run whose steps change now and then
 
 }  // namespace
+
+bool may_be_captured(const TrainConfig& config) {
+  return config.device.is_cuda() && config.precision != Precision::Fp16 && !config.offload &&
+         !config.has_states_on_host() && !config.zero_stage &&
+         update_time(config) != optim::UpdateTime::InBackward;
+}
 
 CapturedPasses::CapturedPasses(std::vector<at::Tensor> parameters,
                                std::function<void(const std::string&)> say)
     : parameters_(std::move(parameters)), say_(std::move(say)) {}
 
 at::Tensor CapturedPasses::run(const io::Batch& batch, std::int64_t target_count, const Passes& passes) {
+  was_launched_again_ = false;
   if (!may_capture_) return passes(batch);
   if (batch.tokens.sizes() != sizes_ || target_count != target_count_) {
     drop_graph();
@@ -26,6 +33,7 @@ at::Tensor CapturedPasses::run(const io::Batch& batch, std::int64_t target_count
     target_count_ = target_count;
   }
   if (graph_) {
+    was_launched_again_ = true;
     batch_.tokens.copy_(batch.tokens, /*non_blocking=*/true);
     batch_.targets.copy_(batch.targets, /*non_blocking=*/true);
   } else if (alike_ >= kAlike) {

@@ -11,14 +11,25 @@
 #include <string>
 #include <vector>
 
+#include "snug/base/bytes.h"
 #include "snug/base/export.h"
 #include "snug/io/token_dataset.h"
 #include "snug/machine/launch_graph.h"
+#include "snug/train/config.h"
 
 namespace snug::train {
 
+// Whether steps of this run ever are: a loss scale changes what is captured, and what moves does so by the
+// host. A plan's own offloading is not looked at.
+SNUG_API bool may_be_captured(const TrainConfig& config);
+
 class SNUG_API CapturedPasses {
  public:
+  // What a graph takes beside the step's tensors, at most: its kernels' arguments, and pages that torch's
+  // allocator has begun for it.
+  static constexpr std::uint64_t kBytes = 48_MiB;
+  static constexpr std::uint64_t kPlannedBytes = 64_MiB;  // so that a prediction may be a little off
+
   // `parameters`, which have no gradients between steps.
   CapturedPasses(std::vector<at::Tensor> parameters, std::function<void(const std::string&)> say);
 
@@ -34,7 +45,9 @@ class SNUG_API CapturedPasses {
   void note_step(bool host_was_slower);
 
   bool has_graph() const { return graph_ != nullptr; }
-  std::int64_t steps() const { return steps_; }  // that were launched as one
+  bool was_launched_again() const { return was_launched_again_; }  // in the last step
+  std::int64_t steps() const { return steps_; }                    // that were launched as a graph
+  std::int64_t graphs() const { return graphs_; }
 
  private:
   void capture(const io::Batch& batch, const Passes& passes);
@@ -43,8 +56,9 @@ class SNUG_API CapturedPasses {
   const std::vector<at::Tensor> parameters_;
   const std::function<void(const std::string&)> say_;
   bool may_capture_ = true;
-  int alike_ = 0;   // steps in a row that were worth a graph
-  int graphs_ = 0;  // that were made
+  bool was_launched_again_ = false;
+  int alike_ = 0;  // steps in a row that were worth a graph
+  std::int64_t graphs_ = 0;
   std::int64_t steps_ = 0;
   std::vector<std::int64_t> sizes_;  // of the last batch
   std::int64_t target_count_ = 0;

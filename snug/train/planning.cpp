@@ -10,6 +10,7 @@
 #include "snug/base/error.h"
 #include "snug/ops/linear_cross_entropy.h"
 #include "snug/session/session.h"
+#include "snug/train/captured_passes.h"
 #include "snug/train/step.h"
 #include "snug/train/trainer.h"
 
@@ -155,7 +156,8 @@ Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro
                          {"master", master(config) ? Json(name(*master(config))) : Json(nullptr)},
                          {"momentum", config.optimizer.momentum},
                          {"allow_quadratic", config.allow_quadratic}},
-            .scratch_share = scratch_share(config)};
+            .scratch_share = scratch_share(config),
+            .graph_bytes = may_be_captured(config) ? CapturedPasses::kPlannedBytes : 0};
   if (const std::string update = update_text(config); update != name(kUsualUpdate))
     step.identity["update"] = update;
   if (config.zero_stage) {

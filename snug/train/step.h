@@ -70,7 +70,7 @@ struct StepInputs {
   // not finite are not used at all.
   std::optional<double> loss_scale;
   std::function<void(const std::vector<at::Tensor>&)> on_gradients;  // before they are used
-  CapturedPasses* captured = nullptr;  // may run the passes as a graph
+  CapturedPasses* captured = nullptr;                                // may run the passes as a graph
   // When they are known and nothing is updated yet: what is copied to the host now waits for no state.
   std::function<void(const StepResult&)> on_result;
 };

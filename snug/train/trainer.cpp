@@ -114,20 +114,14 @@ class Readback {
   std::optional<c10::Event> done_;
 };
 
-// A scale changes what is captured; what moves does so by the host.
-bool may_be_captured(const TrainConfig& config) {
-  return config.device.is_cuda() && config.precision != Precision::Fp16 && !config.plan &&
-         config.recompute == Recompute::None && !config.offload && !config.has_states_on_host() &&
-         !config.zero_stage && update_time(config) == optim::UpdateTime::InStep;
-}
-
 // Takes the steps of a run, one after the other, on what it was given.
 class Stepper {
  public:
   Stepper(const TrainConfig& config, const TrainOptions& options, const io::TokenDataset& data,
           TrainingSetup& setup, GradScaler& scaler, Session& session)
       : config_(config), options_(options), data_(data), setup_(setup), scaler_(scaler), session_(session) {
-    if (options.graph && may_be_captured(config))
+    const bool moves = config.plan && config.plan->predicted.host_bytes > 0;
+    if (options.graph && !moves && may_be_captured(config))
       captured_.emplace(
           setup.optimizer->parameters(), options.on_trouble ? options.on_trouble : [](const std::string&) {});
   }
@@ -138,9 +132,7 @@ class Stepper {
     session_.account().mark("step " + std::to_string(step + 1));
     StepMetrics metrics{.step = step + 1, .lr = optim::learning_rate(schedule_, step)};
     session_.run([&] { run(metrics); });
-    // What is traced is launched one by one.
-    if (captured_ && (options_.trace.empty() || metrics.step >= options_.traced_steps))
-      captured_->note_step(readback_.waited_for_host());
+    if (captured_) captured_->note_step(readback_.waited_for_host() && is_worth_a_graph(metrics.step));
     const Readback::Numbers numbers = readback_.finish();
     metrics.loss = numbers.loss;
     metrics.gradient_norm = numbers.gradient_norm;
@@ -152,11 +144,8 @@ class Stepper {
   }
   // Whether this step was the last one that somebody wants: on all ranks the same.
   bool stops() const { return config_.zero_stage ? stops_ : wants_to_stop(); }
-  // Of the last step, whose tensors were made when it was captured, if it was.
-  std::uint64_t peak_bytes() {
-    if (!captured_ || !captured_->has_graph()) return session_.last_peak_bytes();
-    return captured_peak_ = std::max(captured_peak_, session_.last_peak_bytes());
-  }
+  bool was_graph() const { return captured_ && captured_->was_launched_again(); }
+  std::int64_t graphs() const { return captured_ ? captured_->graphs() : 0; }
   std::int64_t graph_steps() const { return captured_ ? captured_->steps() : 0; }
   double tokens_per_step() const { return static_cast<double>(config_.batch_size * config_.seq_len); }
 
@@ -175,6 +164,11 @@ class Stepper {
     run_step(setup_, inputs, config_, session_.account());
   }
 
+  // What is traced is launched one by one, and so is what a session still learns from.
+  bool is_worth_a_graph(std::int64_t step) const {
+    return (options_.trace.empty() || step >= options_.traced_steps) &&
+           (!session_.plan() || session_.is_as_planned()) && session_.has_room_for(CapturedPasses::kBytes);
+  }
   bool wants_to_stop() const { return options_.stop && *options_.stop; }
 
   // This rank's part, with the number of targets of all.
@@ -208,7 +202,6 @@ class Stepper {
   Session& session_;
   Readback readback_{config_.device};
   std::optional<CapturedPasses> captured_;  // none: steps are never captured
-  std::uint64_t captured_peak_ = 0;
   bool stops_ = false;
   const optim::Schedule schedule_{.kind = config_.optimizer.schedule,
                                   .lr = config_.optimizer.lr,
@@ -394,8 +387,8 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   std::vector<double> seconds;
   while (result.steps < config.steps && !stepper.stops()) {
     StepMetrics metrics = stepper.take(result.steps);
-    session->end_step();
-    metrics.peak_bytes = stepper.peak_bytes();
+    session->end_step(stepper.was_graph());
+    metrics.peak_bytes = session->last_peak_bytes();
     seconds.push_back(metrics.seconds);
     if (run.directory) run.directory->append(metrics);
     if (options.on_step) options.on_step(metrics);
@@ -420,6 +413,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   static_cast<snug::Measured&>(result.measured) = session->measured();
   result.interrupted = result.steps < config.steps;
   result.graph_steps = stepper.graph_steps();
+  result.graphs = stepper.graphs();
   if (!seconds.empty()) {
     result.measured.step_seconds = median_after_first(seconds);
     result.tokens_per_second = stepper.tokens_per_step() / result.measured.step_seconds;

@@ -27,8 +27,8 @@ struct TrainOptions {
   std::filesystem::path out_dir;       // empty: nothing is written
   std::filesystem::path trace;         // empty: no trace
   std::int64_t traced_steps = 3;       // the trace ends after this many
-  // Where the host is slower in launching a step's kernels than the GPU in running them, its passes become one
-  // CUDA graph, unless the plan or a setting recomputes or moves something.
+  // Where the host is slower in launching a step's kernels than the GPU in running them, its passes become
+  // one CUDA graph, unless something is on the host or shared with other ranks.
   bool graph = true;
   bool tapes = false;  // the trace holds the tapes of the first step, so every region is recorded
   std::function<void(const Prediction&)> on_prediction;
@@ -57,7 +57,7 @@ struct TrainResult {
   std::int64_t resumed = 0;  // the step after which this run went on
   bool interrupted = false;
   std::int64_t skipped = 0;                     // of these, because fp16 overflowed
-  std::int64_t graph_steps = 0;                 // taken here as a CUDA graph
+  std::int64_t graph_steps = 0, graphs = 0;     // taken here as a CUDA graph, and how many that were
   std::optional<double> first_loss, last_loss;  // none if the run ended before its first step
   std::optional<double> loss_scale;             // at the end, in fp16
   double tokens_per_second = 0;

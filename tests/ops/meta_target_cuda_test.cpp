@@ -152,14 +152,14 @@ TEST_F(MetaTargetCuda, TheLossHeadTakesOnePieceOfLogits) {
 
 // But for what the sort takes to run, which cub alone knows.
 TEST_F(MetaTargetCuda, EmbeddingsTakeWhatTheySort) {
-  for (const std::int64_t rows : {4096, 32768}) {
+  for (const std::int64_t rows : {100, 4096, 5000, 32768, 100000}) {
     const auto run = [&](c10::Device device) {
       const at::Tensor weight = bf16({32768, 1024}, device);
       const at::Tensor tokens = at::zeros({rows}, at::TensorOptions(device).dtype(at::kLong));
       const at::Tensor out = ops::embedding(weight, tokens);
       ops::embedding_backward(out, tokens, weight.size(0));
     };
-    expect_same(fmt::format("{} rows", rows), run, 2_MiB);
+    expect_same(fmt::format("{} rows", rows), run);
   }
 }
 

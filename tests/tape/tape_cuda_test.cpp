@@ -108,6 +108,53 @@ TEST(TapeOnGpuAlone, ARegionUnderGraphCaptureIsRefusedByName) {
   EXPECT_EQ(hooks::current_region(), 0u);
 }
 
+// Captured once and launched again, on what is there by then.
+TEST(TapeOnGpuAlone, ARegionUnderGraphCaptureIsRecomputedByEveryLaunch) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: the tape was not tested on CUDA";
+  const at::Tensor x = at::rand({1 << 10}, kGpu), weight = at::rand({1 << 10}, kGpu).requires_grad_();
+  const auto gradient = [&] {
+    const at::Tensor y = region("captured", [&] { return (x * weight).tanh().sin().exp(); });
+    return torch::autograd::grad({y.sum()}, {weight})[0];
+  };
+  Recording recording(Fates::recompute(), {.prove = false});
+  gradient();  // loads its kernels
+  c10::cuda::device_synchronize();
+  at::cuda::CUDAGraph graph;
+  at::Tensor captured;
+  {
+    c10::cuda::CUDAStreamGuard on_a_stream(c10::cuda::getStreamFromPool());
+    graph.capture_begin();
+    captured = gradient();
+    graph.capture_end();
+  }
+  EXPECT_GT(recording.totals().at("captured").replays, 2u);
+  for (int i = 0; i < 3; ++i) {
+    x.uniform_();
+    graph.replay();
+    EXPECT_TRUE(at::equal(captured, gradient()));
+  }
+}
+
+TEST(TapeOnGpuAlone, ARegionUnderGraphCaptureIsNotOffloaded) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: the tape was not tested on CUDA";
+  const at::Tensor x = at::rand({1 << 20}, kGpu).requires_grad_();
+  Recording recording(Fates::offload(), {.prove = false});
+  c10::cuda::CUDAStreamGuard on_a_stream(c10::cuda::getStreamFromPool());
+  at::cuda::CUDAGraph graph;
+  std::string message;
+  graph.capture_begin();
+  try {
+    region("captured", [&] { return x.tanh().sin(); });
+  } catch (const std::exception& error) {
+    message = error.what();
+  }
+  at::Tensor y = x.detach() * 2;
+  graph.capture_end();
+  EXPECT_NE(message.find("\"captured\" cannot be offloaded while a CUDA graph is captured"),
+            std::string::npos)
+      << message;
+}
+
 // One value, saved by operators on two streams, recomputed for the one whose backward comes first: behind a
 // long chain, so that whoever does not wait reads what is not there yet.
 TEST(TapeOnGpuAlone, AValueRecomputedOnOneStreamIsWaitedForOnAnother) {

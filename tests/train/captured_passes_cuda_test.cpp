@@ -1,5 +1,6 @@
 // Steps that are launched as one CUDA graph, against the same steps launched kernel by kernel: every loss and
 // norm in every digit, and the same memory of tensors. Skips loudly where there is no GPU.
+#include <ATen/cuda/CUDAContextLight.h>
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 
@@ -8,8 +9,11 @@
 
 #include "snug/base/bytes.h"
 #include "snug/io/token_dataset.h"
+#include "snug/machine/hardware_of.h"
+#include "snug/memory/process_memory.h"
 #include "snug/session/verify.h"
 #include "snug/train/captured_passes.h"
+#include "snug/train/planning.h"
 #include "snug/train/trainer.h"
 
 namespace snug::train::captured_on_cuda {
@@ -99,6 +103,52 @@ TEST_F(CapturedPassesCuda, TwentyStepsHaveTheBitsOfKernelsLaunchedOneByOne) {
     }
 }
 
+TEST_F(CapturedPassesCuda, WhatIsRecomputedIsSoByEveryLaunch) {
+  const Deterministic deterministic(c10::kCUDA);
+  for (const Recompute recompute : {Recompute::Cheap, Recompute::Block}) {
+    TrainConfig config = llama();
+    config.recompute = recompute;
+    const Ran one_by_one = run(config, false), captured = run(config, true);
+    EXPECT_GE(captured.result.graph_steps, 10);
+    EXPECT_EQ(captured.said, std::vector<std::string>());
+    EXPECT_EQ(captured.numbers, one_by_one.numbers);
+  }
+}
+
+TEST_F(CapturedPassesCuda, APlanLeavesRoomForTheGraph) {
+  const Deterministic deterministic(c10::kCUDA);
+  TrainConfig config = llama();
+  config.seq_len = 256;
+  train(config);  // loads what a step loads
+  plan::Hardware hardware = machine::hardware_of(config.device);
+  hardware.outside_bytes = memory::process_memory(config.device).outside_bytes() + 8_MiB;
+  const Step step = make_step(config);
+  const auto planner = make_planner(step, {.hardware = hardware});
+  const std::uint64_t least = planner->offers().front().peak_bytes, plain = planner->plain().peak_bytes;
+  for (const double share : {0.4, 0.8, 1.5}) {
+    const auto budget =
+        least + 64_MiB + static_cast<std::uint64_t>(share * static_cast<double>(plain - least));
+    SCOPED_TRACE(format_bytes(budget));
+    const PlannedStep planned = plan_step(step, {.budget_bytes = budget, .hardware = hardware}, planner);
+    ASSERT_TRUE(planned.decision.fits);
+    EXPECT_EQ(planned.plan.budget_bytes, budget);
+    TrainConfig within = config;
+    take(planned.plan, within);
+    at::cuda::clearCublasWorkspaces();
+    memory::empty_cuda_cache();
+    const Ran one_by_one = run(within, false);
+    at::cuda::clearCublasWorkspaces();
+    memory::empty_cuda_cache();
+    const Ran captured = run(within, true);
+    EXPECT_EQ(captured.said, std::vector<std::string>());
+    EXPECT_EQ(captured.numbers, one_by_one.numbers);
+    EXPECT_LE(captured.result.measured.budget_use, budget);
+    if (planned.plan.predicted.host_bytes == 0) {
+      EXPECT_GE(captured.result.graph_steps, 10);
+    }
+  }
+}
+
 struct ByHand {
   at::Tensor weight = at::ones({64}, at::TensorOptions(at::kCUDA)).requires_grad_();
   std::vector<std::string> said;
@@ -147,6 +197,15 @@ TEST_F(CapturedPassesCuda, WhatCannotBeCapturedIsLaunchedOneByOne) {
   EXPECT_EQ(one.launched, 9) << "once in vain";
   ASSERT_EQ(one.said.size(), 1u);
   EXPECT_NE(one.said[0].find("CUDA graph"), std::string::npos) << one.said[0];
+  // Torch is out of the capture too.
+  at::rand({8}, at::TensorOptions(at::kCUDA));
+  const c10::Device device(c10::kCUDA, 0);
+  memory::empty_cuda_cache();
+  const std::uint64_t before = memory::process_memory(device).reserved_bytes;
+  at::empty({1 << 30}, at::TensorOptions(device).dtype(at::kByte));
+  EXPECT_GT(memory::process_memory(device).reserved_bytes, before);
+  memory::empty_cuda_cache();
+  EXPECT_EQ(memory::process_memory(device).reserved_bytes, before);
 }
 
 }  // namespace
