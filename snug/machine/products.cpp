@@ -64,6 +64,23 @@ void keep_products() {
   }
 }
 
+void write_down_products(std::map<std::string, std::int64_t>& products) {
+  if (products.size() != ops::products_so_far()) products = ops::chosen_products();
+}
+
+void take_products(const std::map<std::string, std::int64_t>& products) {
+  ops::choose_products(products);
+}
+
+std::string products_that_differ() {
+  const std::int64_t count = ops::products_not_as_chosen();
+  if (count == 0) return "";
+  return concat(
+      count, count == 1 ? " matrix product has" : " matrix products have",
+      " another algorithm here than the plan or the saved state says, which are of another GPU, another "
+      "cuBLAS or other sizes: last bits may differ");
+}
+
 Json products_to_json() {
   const ops::ProductChoices chosen = ops::chosen_products();
   return chosen.empty() ? Json() : Json(chosen);

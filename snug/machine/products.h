@@ -2,7 +2,9 @@
 // has the bits of the last, and races for nothing that is known. See Note [One algorithm per product].
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include "snug/base/export.h"
@@ -18,6 +20,12 @@ SNUG_API std::filesystem::path products_file();
 SNUG_API void race_products(bool may = true);
 // Keeps what was won since. What cannot be written is not kept.
 SNUG_API void keep_products();
+
+// As a plan has them: what this process computes with, and what it shall compute with.
+SNUG_API void write_down_products(std::map<std::string, std::int64_t>& products);
+SNUG_API void take_products(const std::map<std::string, std::int64_t>& products);
+// Which of them turned out to be of another GPU or another cuBLAS, in words; empty if none did.
+SNUG_API std::string products_that_differ();
 
 // What this process computes with, as saved states have it: null if that is nothing.
 SNUG_API Json products_to_json();

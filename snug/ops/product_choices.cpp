@@ -7,8 +7,9 @@ namespace {
 
 struct Known {
   std::mutex mutex;
-  ProductChoices used;     // by this process
-  ProductChoices wanted;   // by a state
+  ProductChoices used;    // by this process
+  ProductChoices wanted;  // by a state or a plan
+  std::int64_t not_as_wanted = 0;
   ProductChoices winners;  // of races here before
   ProductChoices won;      // of races of this process
   bool may_race = false;
@@ -43,9 +44,25 @@ ProductChoices chosen_products() {
   return known().used;
 }
 
+std::size_t products_so_far() {
+  const std::lock_guard lock(known().mutex);
+  return known().used.size();
+}
+
 void choose_products(const ProductChoices& choices) {
   const std::lock_guard lock(known().mutex);
   known().wanted = choices;
+  known().not_as_wanted = 0;
+}
+
+std::int64_t products_not_as_chosen() {
+  const std::lock_guard lock(known().mutex);
+  return known().not_as_wanted;
+}
+
+void note_not_as_chosen() {
+  const std::lock_guard lock(known().mutex);
+  ++known().not_as_wanted;
 }
 
 ProductChoices race_winners() {
@@ -62,7 +79,8 @@ ProductChoice choice_for(const std::string& product, bool deterministic) {
   constexpr std::size_t kMostRaces = 500;  // where every batch has another length they would never end
   const std::lock_guard lock(known().mutex);
   if (const auto used = find(known().used, product)) return {used};
-  if (const auto wanted = find(known().wanted, product)) return {wanted};
+  if (const auto wanted = find(known().wanted, product)) return {.number = wanted, .is_wanted = true};
+  known().not_as_wanted += !known().wanted.empty();
   if (deterministic) return {};
   if (const auto winner = find(known().winners, product)) return {winner};
   return {.races = known().may_race && known().won.size() < kMostRaces};

@@ -214,6 +214,7 @@ class Product {
     const ProductChoice choice = choice_for(text, at::globalContext().deterministicAlgorithms());
     const auto count = static_cast<std::int64_t>(all.size());
     const bool is_known = choice.number && *choice.number >= 0 && *choice.number < count;
+    if (choice.is_wanted && !is_known) note_not_as_chosen();
     // What adds would add at every try.
     const bool races = !is_known && choice.races && !adds &&
                        c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None;

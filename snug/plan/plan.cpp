@@ -235,6 +235,7 @@ Json to_json(const Plan& plan) {
                {"bound_seconds", plan.bound_seconds},
                {"levers", to_json(plan.levers)},
                {"fates", to_json(plan.regions)}});
+  if (!plan.products.empty()) json["products"] = plan.products;
   return json;
 }
 
@@ -253,6 +254,13 @@ Plan plan_from_json(Json object, const std::string& where, std::span<const Lever
     plan.levers.push_back(lever_from_json(std::move(lever), where + ": levers"));
   for (Json& group : array(reader, "fates", where))
     regions_from_json(std::move(group), where + ": fates", plan.regions);
+  const Json products = reader.optional<Json>("products", Json::object());
+  check(products.is_object(), where, ": \"products\" must be an object, got ", products.dump());
+  for (const auto& [product, number] : products.items()) {
+    check(number.is_number_integer(), where, ": products: expected the number of an algorithm, got ",
+          number.dump());
+    plan.products[product] = number.get<std::int64_t>();
+  }
   reader.refuse_unread();
   return plan;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -65,6 +66,9 @@ struct Plan {
   double bound_seconds = 0;  // no plan within the budget is faster
   std::vector<Lever> levers;
   std::vector<RegionPlan> regions;
+  // Which of its algorithms cuBLASLt computed a product with, by what the product is: noted by a run under
+  // this plan, whose bits depend on it. Empty where nothing ran yet, and on the CPU.
+  std::map<std::string, std::int64_t> products;
 
   bool operator==(const Plan&) const = default;
 };

@@ -93,7 +93,10 @@ SessionOptions completed(SessionOptions options, at::TensorList parameters) {
   if (!may_plan) options.hardware.reset();
   if (may_plan && !options.hardware) options.hardware = machine::hardware_here(device).hardware;
   machine::prepare(device);
-  if (device.is_cuda()) machine::race_products(!options.sharding);  // each rank has a clock of its own
+  if (device.is_cuda()) {
+    machine::race_products(!options.sharding);  // each rank has a clock of its own
+    if (plan && !plan->products.empty()) machine::take_products(plan->products);
+  }
   return options;
 }
 
@@ -189,7 +192,7 @@ class Session::Impl {
     const std::vector<trace::RegionTape> tapes = take_tapes();
     trace_.end_step();
     ++steps_;
-    if (device_.is_cuda()) machine::keep_products();
+    if (device_.is_cuda()) look_at_products();
     if (was_graph) return;
     const bool learns = stage_ != Stage::Watching && stage_ != Stage::Proven && stage_ != Stage::Lean;
     if (ran_out_ && learns) return recover();
@@ -326,6 +329,14 @@ class Session::Impl {
                           has_link() ? "`host_budget` gives them no memory"
                                      : "no rate of a link to the host is known (`hardware`)"));
     return host_;
+  }
+
+  void look_at_products() {
+    machine::keep_products();
+    if (has_told_of_products_) return;
+    const std::string differ = machine::products_that_differ();
+    has_told_of_products_ = !differ.empty();
+    if (has_told_of_products_) options_.say(differ);
   }
 
   // Once, after the first step that did so.
@@ -747,7 +758,7 @@ class Session::Impl {
   int idle_steps_ = 0;                     // in a row, sketched and without a backward
   int plans_made_ = 0;
   bool is_as_planned_ = true;
-  bool has_told_of_parked_ = false;
+  bool has_told_of_parked_ = false, has_told_of_products_ = false;
 };
 
 Session::Session(at::TensorList parameters, const SessionOptions& options)

@@ -47,6 +47,7 @@ class SNUG_API RunDirectory {
   void sync();                              // nor does a power cut, from here on
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path trace_path() const { return path_ / "trace"; }
+  std::filesystem::path plan_path() const { return path_ / "plan.json"; }
 
   static std::filesystem::path first_free(const std::filesystem::path& parent,
                                           const std::string& name);  // runs/tiny-1

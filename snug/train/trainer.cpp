@@ -44,6 +44,13 @@ void leave_plan(const TrainConfig& config, const std::filesystem::path& path, bo
   if (is_new) std::filesystem::remove(path);
 }
 
+// So that the same plan computes the same bits again.
+void note_products(plan::Plan& plan, const RunDirectory& directory) {
+  const std::size_t before = plan.products.size();
+  machine::write_down_products(plan.products);
+  if (plan.products.size() != before) plan::save_plan(plan, directory.plan_path());
+}
+
 // A scale below 1 would make overflow of what is computed, not of what is scaled: no scale helps then.
 void refuse_vanished_scale(double scale, std::int64_t step) {
   if (scale >= 1) return;
@@ -289,7 +296,7 @@ void find_weights(Beginning& run, const TrainOptions& options) {
 void make_directory(Beginning& run, const TrainConfig& given, const TrainOptions& options) {
   if (options.resume || options.out_dir.empty() || given.rank != 0) return;
   run.directory.emplace(options.out_dir, to_json(given));
-  leave_plan(run.config, options.out_dir / "plan.json", /*is_new=*/true);
+  leave_plan(run.config, run.directory->plan_path(), /*is_new=*/true);
 }
 
 // When all is there that the next step needs: a resume that fails before leaves the run as it was, with the
@@ -297,7 +304,7 @@ void make_directory(Beginning& run, const TrainConfig& given, const TrainOptions
 void go_on_in_directory(Beginning& run, const TrainConfig& given, const TrainOptions& options) {
   if (!options.resume || given.rank != 0) return;
   run.directory->go_on_after(run.done, to_json(given));
-  leave_plan(run.config, options.out_dir / "plan.json", /*is_new=*/false);
+  leave_plan(run.config, run.directory->plan_path(), /*is_new=*/false);
 }
 
 SessionOptions session_options(const TrainConfig& config, const TrainOptions& options,
@@ -391,6 +398,7 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
     metrics.peak_bytes = session->last_peak_bytes();
     seconds.push_back(metrics.seconds);
     if (run.directory) run.directory->append(metrics);
+    if (run.directory && run.config.plan) note_products(*run.config.plan, *run.directory);
     if (options.on_step) options.on_step(metrics);
 
     if (!result.first_loss) result.first_loss = metrics.loss;

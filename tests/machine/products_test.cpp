@@ -58,6 +58,27 @@ TEST_F(Products, AreThoseOfAStateThenOfRacesBeforeThenRaced) {
   EXPECT_THROW(products_from_json(Json{{"both", "x"}}, "a state"), Error);
 }
 
+TEST_F(Products, OfAPlanAreTakenAndWhatDiffersIsSaid) {
+  take_products({{"of the plan", 2}});
+  EXPECT_EQ(products_that_differ(), "");
+  EXPECT_EQ(ops::choice_for("of the plan", false).number, 2);
+  EXPECT_TRUE(ops::choice_for("of the plan", false).is_wanted);
+  EXPECT_EQ(products_that_differ(), "");
+  ops::choice_for("of another GPU", false);
+  EXPECT_EQ(products_that_differ().find("1 matrix product has another algorithm"), 0u)
+      << products_that_differ();
+  ops::note_not_as_chosen();
+  EXPECT_EQ(products_that_differ().find("2 matrix products have another algorithm"), 0u);
+  std::map<std::string, std::int64_t> products;
+  ops::note_choice("of the plan", 2, /*won=*/false);
+  write_down_products(products);
+  EXPECT_EQ(products.at("of the plan"), 2);
+  EXPECT_FALSE(products.contains("of another GPU"));
+  take_products({});
+  ops::choice_for("something new", false);
+  EXPECT_EQ(products_that_differ(), "") << "nothing was chosen";
+}
+
 TEST_F(Products, OfADamagedFileAreRacedAgain) {
   std::filesystem::create_directories(folder_.path() / "snug");
   for (const char* damaged : {"{", R"({"kept": "5"})", "[]"}) {

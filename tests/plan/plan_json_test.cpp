@@ -21,7 +21,7 @@ Plan written_plan() {
 }
 
 TEST(PlanJson, IsReadAsItWasWritten) {
-  const Plan plan = written_plan();
+  Plan plan = written_plan();
   const auto has = [&](std::vector<ValueName> RegionPlan::*fate) {
     return std::ranges::any_of(plan.regions,
                                [&](const RegionPlan& region) { return !(region.*fate).empty(); });
@@ -29,6 +29,8 @@ TEST(PlanJson, IsReadAsItWasWritten) {
   EXPECT_TRUE(has(&RegionPlan::recompute));
   EXPECT_TRUE(has(&RegionPlan::offload));
   EXPECT_EQ(plan_from_json(to_json(plan), "a plan"), plan);
+  EXPECT_FALSE(to_json(plan).contains("products")) << "nothing ran yet";
+  plan.products = {{"NVIDIA H200, cublasLt 130200, 8 x 8", 3}};
   const testing::TemporaryFolder folder;
   save_plan(plan, folder / "plan.json");
   EXPECT_EQ(load_plan(folder / "plan.json"), plan);
@@ -73,6 +75,8 @@ TEST(PlanJson, WhatIsWrongIsSaidWithItsPlace) {
   refuses([](Json& plan) { plan["head_chunks"] = -1; }, "head_chunks");
   refuses([](Json& plan) { plan["step"] = 3; }, "step");
   refuses([](Json& plan) { plan["unknown"] = 1; }, "unknown");
+  refuses([](Json& plan) { plan["products"] = 1; }, "\"products\" must be an object");
+  refuses([](Json& plan) { plan["products"] = {{"8 x 8", "fast"}}; }, "the number of an algorithm");
   refuses([](Json& plan) { plan["predicted"]["peak_bytes"] = "much"; }, "peak_bytes");
   refuses([](Json& plan) { plan["levers"][0]["saved_bytes"] = 0.5; }, "saved_bytes");
   refuses([](Json& plan) { plan["fates"][0]["structure"] = "xyz"; }, "structure");

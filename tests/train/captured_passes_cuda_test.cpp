@@ -75,7 +75,7 @@ Ran run(const TrainConfig& config, bool graph) {
   return ran;
 }
 
-class CapturedPassesCuda : public testing::Test {
+class CapturedPassesCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: steps were not captured";

@@ -39,7 +39,7 @@ TrainConfig a_step(std::int64_t layers, std::int64_t hidden, std::int64_t kv_hea
   return config;
 }
 
-class PlannedOnCuda : public testing::Test {
+class PlannedOnCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: plans for one were not run";

