@@ -234,6 +234,7 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
   if (group) agree_on_plan(*group, flags);
   TrainConfig config = training_config(flags.training);
   if (group) config.host_part_bytes = part_of_host(*group, flags.ranks_here);
+  config.graph = !flags.no_graph;
   const std::string plan_text = decide(given, flags, config);
   const fs::path out_dir = out_dir_of(flags, config, group.get());
   std::FILE* const text_to = flags.json && config.rank == 0 ? stderr : stdout;
@@ -243,7 +244,6 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
       config, {.group = group,
                .out_dir = out_dir,
                .trace = flags.resume || config.rank != 0 ? fs::path() : out_dir / "trace",
-               .graph = !flags.no_graph,
                .on_prediction =
                    [&](const Prediction& predicted) {
                      print(heading(config, weights_of(config, flags), out_dir, group.get()) + plan_text +

@@ -19,6 +19,9 @@
 
 namespace snug::machine {
 
+// What torch's allocator has cached for nobody, and cuBLAS's workspaces. On the CPU nothing.
+SNUG_API void give_back_cache(c10::Device device);
+
 class SNUG_API LaunchGraph {
  public:
   // Gives back what torch's allocator has cached, and cuBLAS its workspaces: the graph takes as much. Throws

@@ -3,6 +3,8 @@
 
 namespace snug::machine {
 
+void give_back_cache(c10::Device) {}
+
 class LaunchGraph::Captured {};
 
 LaunchGraph::LaunchGraph(c10::Device, const std::function<void()>&) {

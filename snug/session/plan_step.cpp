@@ -215,12 +215,13 @@ bool is_launched_slowly(const plan::Planner& planner, const plan::Offer& offer) 
 // With room for its CUDA graph, if it will be one.
 plan::Decision with_graph(const Step& step, plan::Planner& planner, const Prices& prices,
                           plan::Decision decision) {
-  const std::uint64_t budget = decision.budget_bytes;
-  const bool has_room = decision.taken.peak_bytes + step.graph_bytes <= budget;
-  if (step.graph_bytes == 0 || !decision.fits || has_room || decision.taken.host_bytes > 0 ||
+  if (!step.graph_bytes || !decision.fits || decision.taken.host_bytes > 0 ||
       !is_launched_slowly(planner, decision.taken))
     return decision;
-  plan::Decision smaller = refined(step, planner, prices, decide(planner, prices, budget - step.graph_bytes));
+  const std::uint64_t budget = decision.budget_bytes;
+  const std::uint64_t graph = step.graph_bytes(planner.candidate(decision.taken).setting);
+  if (budget <= graph || decision.taken.peak_bytes + graph <= budget) return decision;
+  plan::Decision smaller = refined(step, planner, prices, decide(planner, prices, budget - graph));
   if (!smaller.fits || smaller.taken.host_bytes > 0) return decision;
   smaller.budget_bytes = budget;
   return smaller;
@@ -249,6 +250,40 @@ PlannedStep plan_step(const Step& step, const PlanOptions& options, std::shared_
                  refined(step, *planner, prices, decide(*planner, prices, options.budget_bytes)));
   plan::Plan plan = planner->write_down(decision, identity_of(step));
   return {std::move(plan), std::move(decision), std::move(planner)};
+}
+
+std::vector<plan::Plan> rival_plans(const Step& step, const PlanOptions& options, const PlannedStep& planned,
+                                    double slowdown) {
+  const Prices prices(step, options);
+  plan::Planner& planner = *planned.planner;
+  const plan::Overhead overhead = planner.overhead();
+  Step unrefined = step;
+  unrefined.finer = nullptr;
+  const auto micro_batch = [&](const plan::Offer& offer) {
+    return planner.candidate(offer).setting[plan::kMicroBatch];
+  };
+  std::vector<plan::Plan> plans;
+  for (const plan::Offer& rival : planner.rivals(options.budget_bytes, slowdown)) {
+    if (micro_batch(rival) == micro_batch(planned.decision.taken)) continue;
+    std::vector<plan::Candidate> alike;
+    std::vector<std::size_t> numbers;  // that they have in the planner
+    for (std::size_t i = 0; i < planner.candidates().size(); ++i) {
+      if (planner.candidates()[i].setting[plan::kMicroBatch] != micro_batch(rival)) continue;
+      alike.push_back(planner.candidates()[i]);
+      numbers.push_back(i);
+    }
+    plan::Planner among(std::move(alike), overhead);
+    plan::Decision decision =
+        with_graph(unrefined, among, prices, decide(among, prices, options.budget_bytes));
+    if (!decision.fits || decision.taken.seconds > slowdown * planned.decision.taken.seconds) continue;
+    decision.taken.candidate = numbers[decision.taken.candidate];
+    planner.set_overhead(among.overhead());
+    plans.push_back(
+        planner.write_down(planner.about(decision.taken, options.budget_bytes), identity_of(step)));
+  }
+  planner.set_overhead(overhead);
+  std::ranges::sort(plans, {}, [](const plan::Plan& plan) { return plan.predicted.step_seconds; });
+  return plans;
 }
 
 void check_identity(const plan::Plan& plan, const Step& step) {

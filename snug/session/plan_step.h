@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "snug/base/export.h"
 #include "snug/plan/cost.h"
@@ -38,6 +39,13 @@ SNUG_API std::shared_ptr<plan::Planner> make_planner(const Step& step, const Pla
 // make_planner() made for the same step and options.
 SNUG_API PlannedStep plan_step(const Step& step, const PlanOptions& options,
                                std::shared_ptr<plan::Planner> planner = nullptr);
+
+// Plans within the same budget that split the batch otherwise, as the step's settings have it, and are
+// predicted to take at most `slowdown` times as long, the fastest first. `planned`: by plan_step() for the
+// same step and options. Predictions are off by some per cent; whoever has the device can race them
+// (train/race.h).
+SNUG_API std::vector<plan::Plan> rival_plans(const Step& step, const PlanOptions& options,
+                                             const PlannedStep& planned, double slowdown);
 
 // Throws Error, with the first difference, unless the plan says that it is for this step.
 SNUG_API void check_identity(const plan::Plan& plan, const Step& step);

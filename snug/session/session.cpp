@@ -262,7 +262,14 @@ class Session::Impl {
     return all;
   }
   bool has_room_for(std::uint64_t bytes) const {
-    return !options_.budget_bytes || measured().budget_use + bytes <= *options_.budget_bytes;
+    const std::uint64_t used = budget_.use(measured_.peak.total, measured_.memory);
+    if (options_.budget_bytes && used + bytes > *options_.budget_bytes) return false;
+    return !device_.is_cuda() || memory::cuda_device(device_.index()).free_bytes >= bytes;
+  }
+  void forget_attempt() {
+    take_tapes();
+    difference_.reset();
+    tracker_.reset_peak();
   }
   int plans_made() const { return plans_made_; }
   bool is_as_planned() const { return stage_ == Stage::Planned && is_as_planned_; }
@@ -804,6 +811,10 @@ Measured Session::measured() const {
 std::uint64_t Session::predicted_bytes() const {
   return impl_->plan() ? impl_->plan()->predicted.peak_bytes : 0;
 }
+void Session::forget_attempt() {
+  impl_->forget_attempt();
+}
+
 bool Session::has_room_for(std::uint64_t bytes) const {
   return impl_->has_room_for(bytes);
 }

@@ -113,6 +113,9 @@ class SNUG_API Session {
   // `was_graph`: what was launched is the CUDA graph of an earlier step, whose operators nobody runs again.
   void end_step(bool was_graph = false);
 
+  // What ran since the last step ended counts for nothing, out of memory or not: it is tried again.
+  void forget_attempt();
+
   // Instead of the optimizer's own step(): its states wait on the host from here to the next one, as far as
   // there is a store and they are not small, and come in parts while it steps (docs/placement.md). Who reads
   // a state meanwhile is told by an exception. They come back when the session ends.
@@ -145,10 +148,10 @@ class SNUG_API Session {
   std::uint64_t last_peak_bytes() const;  // of the last step that ended; of a graph's when it was captured
   Measured measured() const;
   std::uint64_t predicted_bytes() const;  // what the plan says will count against the budget; 0 without one
-  bool has_room_for(
-      std::uint64_t bytes) const;  // within the budget, beside what the steps so far have needed
-  int plans_made() const;          // by this session
-  bool is_as_planned() const;      // the last step was what the plan in use says
+  // On the device and within the budget, beside what the steps so far have needed.
+  bool has_room_for(std::uint64_t bytes) const;
+  int plans_made() const;      // by this session
+  bool is_as_planned() const;  // the last step was what the plan in use says
 
  private:
   class Impl;

@@ -99,9 +99,9 @@ struct Step {
   std::function<std::function<void()>(const Account&, const plan::Setting&)> on_meta;
   // Of the tensors' peak: what kernels take for themselves at moments that nobody can foresee.
   double scratch_share = 0;
-  // Whoever runs it on a GPU makes a CUDA graph of it, which takes so much, where the host is slower in
-  // launching its kernels than the GPU in running them and nothing waits on the host. 0: never.
-  std::uint64_t graph_bytes = 0;
+  // Whoever runs it on a GPU makes a CUDA graph of it, which takes so much at this setting, where the host is
+  // slower in launching its kernels than the GPU in running them and nothing waits on the host. Empty: never.
+  std::function<std::uint64_t(const plan::Setting&)> graph_bytes;
 };
 
 // The step's identity with what every plan depends on: torch, kind of device, threads.

@@ -47,8 +47,11 @@ void RecordedCall::before() {
     look_at_arguments();
   }
   if (tape_.proof()) prove_reads();
-  if (facts_.is_random && can_replay() && level_.record_generators)
+  if (facts_.is_random && can_replay() && level_.record_generators) {
+    check(!tape_.is_captured(), "region \"", tape_.region_name(), "\" draws random numbers (", facts_.name,
+          "): that cannot be recorded while a CUDA graph is captured");
     generator_ = GeneratorState::before(arguments_);
+  }
 }
 
 void RecordedCall::before_change_of_shape() {

@@ -3,26 +3,23 @@
 #include <exception>
 #include <utility>
 
-#include "snug/base/error.h"
-
 namespace snug::train {
 
 namespace {
 
-constexpr int kAlike = 3;                // steps before a graph: as many as libraries need to settle
 constexpr std::int64_t kMostGraphs = 3;  // of a run whose steps change now and then
 
 }  // namespace
 
 bool may_be_captured(const TrainConfig& config) {
-  return config.device.is_cuda() && config.precision != Precision::Fp16 && !config.offload &&
+  return config.graph && config.device.is_cuda() && config.precision != Precision::Fp16 && !config.offload &&
          !config.has_states_on_host() && !config.zero_stage &&
          update_time(config) != optim::UpdateTime::InBackward;
 }
 
 CapturedPasses::CapturedPasses(std::vector<at::Tensor> parameters,
-                               std::function<void(const std::string&)> say)
-    : parameters_(std::move(parameters)), say_(std::move(say)) {}
+                               std::function<void(const std::string&)> failed)
+    : parameters_(std::move(parameters)), failed_(std::move(failed)) {}
 
 at::Tensor CapturedPasses::run(const io::Batch& batch, std::int64_t target_count, const Passes& passes) {
   was_launched_again_ = false;
@@ -47,7 +44,7 @@ at::Tensor CapturedPasses::run(const io::Batch& batch, std::int64_t target_count
 }
 
 void CapturedPasses::note_step(bool host_was_slower) {
-  if (!graph_) alike_ = host_was_slower ? alike_ + 1 : 0;
+  alike_ = host_was_slower ? alike_ + 1 : 0;
 }
 
 void CapturedPasses::capture(const io::Batch& batch, const Passes& passes) try {
@@ -60,11 +57,10 @@ void CapturedPasses::capture(const io::Batch& batch, const Passes& passes) try {
   for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   may_capture_ = false;
   batch_ = {};
+  loss_.reset();
+  machine::give_back_cache(batch.tokens.device());
   const std::string text = error.what();  // torch's goes on with where it was thrown
-  say_(concat(
-      "the step's kernels are launched one by one, which takes longer than they run: they could not be "
-      "captured as a CUDA graph: ",
-      text.substr(0, text.find('\n'))));
+  failed_(text.substr(0, text.find('\n')));
 }
 
 void CapturedPasses::drop_graph() {

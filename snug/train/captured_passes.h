@@ -25,22 +25,24 @@ SNUG_API bool may_be_captured(const TrainConfig& config);
 
 class SNUG_API CapturedPasses {
  public:
-  // What a graph takes beside the step's tensors, at most: its kernels' arguments, and pages that torch's
-  // allocator has begun for it.
-  static constexpr std::uint64_t kBytes = 48_MiB;
-  static constexpr std::uint64_t kPlannedBytes = 64_MiB;  // so that a prediction may be a little off
+  static constexpr int kAlike = 3;  // steps in a row before a graph is made: libraries settle in them
+  // What a graph of so many passes takes beside the step's tensors, at most: its kernels' arguments, and
+  // pages that torch's allocator has begun for it.
+  static constexpr std::uint64_t bytes(std::int64_t passes) {
+    return 48_MiB + static_cast<std::uint64_t>(passes) * 2_MiB;
+  }
 
-  // `parameters`, which have no gradients between steps.
-  CapturedPasses(std::vector<at::Tensor> parameters, std::function<void(const std::string&)> say);
+  // `parameters`, which have no gradients between steps. `failed`: told why a step could not be captured,
+  // once and before it runs as it is.
+  CapturedPasses(std::vector<at::Tensor> parameters, std::function<void(const std::string& why)> failed);
 
   // Leave the gradients and return the loss.
   using Passes = std::function<at::Tensor(const io::Batch&)>;
   // What `passes` return: from the graph if there is one for such a step, or if it is time to make it. A
-  // graph is for batches of one size with one number of targets, by which the loss is divided. Steps that
-  // cannot be captured are said once.
+  // graph is for batches of one size with one number of targets, by which the loss is divided.
   at::Tensor run(const io::Batch& batch, std::int64_t target_count, const Passes& passes);
 
-  // After each step: whether the GPU had nothing to do any more before the host had launched all of it. A few
+  // After each step without a graph: whether the GPU had nothing to do any more before the host had launched all of it. A few
   // of these in a row, alike, are worth a graph.
   void note_step(bool host_was_slower);
 
@@ -54,7 +56,7 @@ class SNUG_API CapturedPasses {
   void drop_graph();
 
   const std::vector<at::Tensor> parameters_;
-  const std::function<void(const std::string&)> say_;
+  const std::function<void(const std::string&)> failed_;
   bool may_capture_ = true;
   bool was_launched_again_ = false;
   int alike_ = 0;  // steps in a row that were worth a graph
@@ -62,10 +64,10 @@ class SNUG_API CapturedPasses {
   std::int64_t steps_ = 0;
   std::vector<std::int64_t> sizes_;  // of the last batch
   std::int64_t target_count_ = 0;
-  io::Batch batch_;  // which the graph reads
-  at::Tensor loss_;  // which it writes, as the gradients
+  std::unique_ptr<machine::LaunchGraph> graph_;  // goes last: the others are in its memory
+  io::Batch batch_;                              // which it reads
+  at::Tensor loss_;                              // which it writes, as the gradients
   std::vector<at::Tensor> gradients_;
-  std::unique_ptr<machine::LaunchGraph> graph_;
 };
 
 }  // namespace snug::train

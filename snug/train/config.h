@@ -89,8 +89,11 @@ struct TrainConfig {
   std::optional<std::uint64_t> host_budget_bytes;  // default: four fifths of what the host has free
   std::optional<std::uint64_t> host_part_bytes;    // instead of that default, for one of several ranks there
   std::optional<plan::Plan> plan;                  // takes precedence over `recompute` and `offload`
-  bool allow_nan = false;        // else a loss or gradient norm that is not finite ends the run
-  double loss_scale = 65536;     // at first, in fp16
+  bool allow_nan = false;     // else a loss or gradient norm that is not finite ends the run
+  double loss_scale = 65536;  // at first, in fp16
+  // Where the host is slower in launching a step's kernels than the GPU in running them, its passes become
+  // one CUDA graph, unless something is on the host or shared with other ranks.
+  bool graph = true;
   bool allow_quadratic = false;  // attention whose memory grows with tokens squared, where no kernel is
   // Processes that train together, which of them this one is, and what they share out: see zero/sharding.h.
   // No stage: one that trains by itself.

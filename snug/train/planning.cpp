@@ -156,8 +156,12 @@ Step make_step(const TrainConfig& config, const std::vector<std::int64_t>& micro
                          {"master", master(config) ? Json(name(*master(config))) : Json(nullptr)},
                          {"momentum", config.optimizer.momentum},
                          {"allow_quadratic", config.allow_quadratic}},
-            .scratch_share = scratch_share(config),
-            .graph_bytes = may_be_captured(config) ? CapturedPasses::kPlannedBytes : 0};
+            .scratch_share = scratch_share(config)};
+  if (may_be_captured(config))
+    step.graph_bytes = [](const plan::Setting& setting) {
+      constexpr std::uint64_t kMaybeOff = 16_MiB;  // what else was predicted
+      return CapturedPasses::bytes(setting.accumulation) + kMaybeOff;
+    };
   if (const std::string update = update_text(config); update != name(kUsualUpdate))
     step.identity["update"] = update;
   if (config.zero_stage) {

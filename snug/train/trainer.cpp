@@ -128,9 +128,9 @@ class Stepper {
           TrainingSetup& setup, GradScaler& scaler, Session& session)
       : config_(config), options_(options), data_(data), setup_(setup), scaler_(scaler), session_(session) {
     const bool moves = config.plan && config.plan->predicted.host_bytes > 0;
-    if (options.graph && !moves && may_be_captured(config))
-      captured_.emplace(
-          setup.optimizer->parameters(), options.on_trouble ? options.on_trouble : [](const std::string&) {});
+    if (!moves && may_be_captured(config))
+      captured_.emplace(setup.optimizer->parameters(),
+                        [this](const std::string& why) { tell_not_captured(why); });
   }
 
   // `step` counts from 0. What it measured, but for memory.
@@ -139,7 +139,8 @@ class Stepper {
     session_.account().mark("step " + std::to_string(step + 1));
     StepMetrics metrics{.step = step + 1, .lr = optim::learning_rate(schedule_, step)};
     session_.run([&] { run(metrics); });
-    if (captured_) captured_->note_step(readback_.waited_for_host() && is_worth_a_graph(metrics.step));
+    if (captured_ && !captured_->has_graph())
+      captured_->note_step(readback_.waited_for_host() && is_worth_a_graph(metrics.step));
     const Readback::Numbers numbers = readback_.finish();
     metrics.loss = numbers.loss;
     metrics.gradient_norm = numbers.gradient_norm;
@@ -171,10 +172,20 @@ class Stepper {
     run_step(setup_, inputs, config_, session_.account());
   }
 
+  void tell_not_captured(const std::string& why) {
+    session_.forget_attempt();
+    if (!options_.on_trouble) return;
+    options_.on_trouble(
+        concat("a step's kernels are launched one by one, which takes the host longer than the GPU "
+               "needs to run them: they cannot be captured as a CUDA graph: ",
+               why));
+  }
+
   // What is traced is launched one by one, and so is what a session still learns from.
   bool is_worth_a_graph(std::int64_t step) const {
     return (options_.trace.empty() || step >= options_.traced_steps) &&
-           (!session_.plan() || session_.is_as_planned()) && session_.has_room_for(CapturedPasses::kBytes);
+           (!session_.plan() || session_.is_as_planned()) &&
+           session_.has_room_for(CapturedPasses::bytes(config_.accumulation()));
   }
   bool wants_to_stop() const { return options_.stop && *options_.stop; }
 
@@ -392,10 +403,13 @@ TrainResult train(const TrainConfig& given, const TrainOptions& options) {
 
   Stepper stepper(config, options, run.data, setup, scaler, *session);
   std::vector<double> seconds;
+  std::int64_t graphs = 0;
   while (result.steps < config.steps && !stepper.stops()) {
     StepMetrics metrics = stepper.take(result.steps);
     session->end_step(stepper.was_graph());
     metrics.peak_bytes = session->last_peak_bytes();
+    if (std::exchange(graphs, stepper.graphs()) != stepper.graphs())
+      seconds.clear();  // of steps that were launched one by one
     seconds.push_back(metrics.seconds);
     if (run.directory) run.directory->append(metrics);
     if (run.directory && run.config.plan) note_products(*run.config.plan, *run.directory);

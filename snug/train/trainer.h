@@ -27,16 +27,14 @@ struct TrainOptions {
   std::filesystem::path out_dir;       // empty: nothing is written
   std::filesystem::path trace;         // empty: no trace
   std::int64_t traced_steps = 3;       // the trace ends after this many
-  // Where the host is slower in launching a step's kernels than the GPU in running them, its passes become
-  // one CUDA graph, unless something is on the host or shared with other ranks.
-  bool graph = true;
   bool tapes = false;  // the trace holds the tapes of the first step, so every region is recorded
   std::function<void(const Prediction&)> on_prediction;
   std::function<void(const StepMetrics&)> on_step;
   // What the user should know: the budget can no longer be promised, a step is not as planned, a resume
   // splits the batch otherwise, a save stops the run.
   std::function<void(const std::string&)> on_trouble;
-  // Before they are used, times the loss scale in fp16: to look at them.
+  // Before they are used, times the loss scale in fp16: to look at them, not to keep them, since a step that
+  // is a CUDA graph writes them again.
   std::function<void(std::int64_t step, const std::vector<at::Tensor>& gradients)> on_gradients;
   // Into out_dir/state: after the last step, when stopped, and after every so many steps (0: not in between).
   bool save = false;
