@@ -89,15 +89,29 @@ PlannedStep plan_stages(const TrainingFlags& flags, const PlanOptions& options, 
   return best;
 }
 
-plan::Decision plan_for_budget(const TrainingFlags& flags, const plan::Hardware& hardware,
-                               std::uint64_t budget_bytes, train::TrainConfig& config) {
+PlannedStep plan_for_budget(const TrainingFlags& flags, const plan::Hardware& hardware,
+                            std::uint64_t budget_bytes, train::TrainConfig& config) {
   const PlanOptions options{
       .budget_bytes = budget_bytes, .host_budget_bytes = config.host_bytes(), .hardware = hardware};
   PlannedStep planned = plan_stages(flags, options, config);
   if (!planned.decision.fits)
     throw AnswerIsNo(does_not_fit(flags, config, planned, what_fits(flags, config, budget_bytes, hardware)));
-  train::take(std::move(planned.plan), config);
-  return planned.decision;
+  train::take(planned.plan, config);
+  return planned;
+}
+
+std::vector<plan::Plan> plans_to_race(const TrainingFlags& flags, const plan::Hardware& hardware,
+                                      const PlannedStep& planned, const train::TrainConfig& config) {
+  constexpr double kMaybeFaster = 1.25;  // by how much predictions of other splits were off
+  constexpr std::size_t kMost = 4;
+  const PlanOptions options{.budget_bytes = planned.plan.budget_bytes,
+                            .host_budget_bytes = config.host_bytes(),
+                            .hardware = hardware};
+  std::vector<plan::Plan> plans =
+      rival_plans(step_for(flags, config, hardware), options, planned, kMaybeFaster);
+  plans.insert(plans.begin(), planned.plan);
+  plans.resize(std::min(plans.size(), kMost));
+  return plans;
 }
 
 void take_plan(const TrainingFlags& flags, const std::string& path, train::TrainConfig& config) {

@@ -1,8 +1,10 @@
 // snug train: the main job.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <memory>
@@ -25,6 +27,7 @@
 #include "snug/plan/plan.h"
 #include "snug/train/planning.h"
 #include "snug/train/progress.h"
+#include "snug/train/race.h"
 #include "snug/train/trainer.h"
 
 namespace snug::cli {
@@ -60,6 +63,7 @@ struct Flags {
   bool no_save = false;
   bool resume = false;
   bool no_graph = false;
+  bool race = false, no_race = false;
   bool json = false;
   std::int64_t rank_timeout = 120;  // seconds
   zero::Backend backend = zero::Backend::Auto;
@@ -124,8 +128,59 @@ bool take_plan_of_run(const Flags& given, const Flags& flags, TrainConfig& confi
   }
 }
 
-// What the run does about memory, and what to say of it. `flags`: those given and those kept.
-std::string decide(const Flags& given, const Flags& flags, TrainConfig& config) {
+// One of these is taken, the first one unless another is faster where it runs.
+struct Race {
+  std::vector<plan::Plan> plans;
+  train::Raced raced;
+
+  std::string text() const {
+    std::vector<std::string> parts;
+    for (std::size_t i = 0; i < plans.size(); ++i)
+      parts.push_back(fmt::format(
+          "{} at once {}{}", plans[i].setting[plan::kMicroBatch],
+          std::isfinite(raced.seconds[i]) ? train::format_seconds(raced.seconds[i]) : "does not fit",
+          i == raced.fastest ? " (taken)" : ""));
+    return fmt::format("Raced   {} plans: {}\n", plans.size(), fmt::join(parts, ", "));
+  }
+
+  Json document() const {
+    Json all = Json::array();
+    for (std::size_t i = 0; i < plans.size(); ++i)
+      all.push_back({{"micro_batch", plans[i].setting[plan::kMicroBatch]},
+                     {"predicted_seconds", plans[i].predicted.step_seconds},
+                     {"seconds", std::isfinite(raced.seconds[i]) ? Json(raced.seconds[i]) : Json(nullptr)},
+                     {"taken", i == raced.fastest}});
+    return all;
+  }
+};
+
+// What the run does about memory, and what to say of it.
+struct Decided {
+  std::string text;
+  std::optional<Race> race;
+};
+
+// A twentieth of the run's steps may go into it, unless it is asked for.
+std::optional<Race> race_plans(const Flags& flags, const plan::Hardware& hardware, const PlannedStep& planned,
+                               TrainConfig& config) {
+  constexpr std::int64_t kShare = 20;
+  if (flags.no_race || config.ranks > 1) return std::nullopt;
+  const bool is_long = config.steps >= kShare * train::steps_of_race(config, 2);
+  if (!flags.race && !is_long) return std::nullopt;
+  Race race{.plans = plans_to_race(flags.training, hardware, planned, config)};
+  if (!flags.race)
+    while (config.steps < kShare * train::steps_of_race(config, race.plans.size())) race.plans.pop_back();
+  if (race.plans.size() < 2) return std::nullopt;
+  print(fmt::format("racing {} plans for {} steps each; --no-race takes the first one\n", race.plans.size(),
+                    train::steps_of_race(config, 1)),
+        stderr);
+  race.raced = train::race(largest_step(flags.training, config), race.plans, {.stop = &stop_on_signal("")});
+  train::take(race.plans[race.raced.fastest], config);
+  return race;
+}
+
+// `flags`: those given and those kept.
+Decided decide(const Flags& given, const Flags& flags, TrainConfig& config) {
   const std::string by_hand = chosen_by_hand(flags.training);
   check(by_hand.empty() || (!flags.budget && flags.plan.empty()), by_hand,
         " chooses by hand what --budget and --plan decide: give one of them");
@@ -140,15 +195,21 @@ std::string decide(const Flags& given, const Flags& flags, TrainConfig& config) 
             config.has_states_on_host(),
         "--update forward has no use without states on the host: give --budget or --states-on-host");
   if (!flags.plan.empty()) take_plan(flags.training, flags.plan, config);
-  if (!flags.budget) return "";
+  check(!flags.race || !flags.no_race, "--race and --no-race: give one of them");
+  check(!flags.race || flags.budget, "--race has no use without --budget");
+  if (!flags.budget) return {};
   std::string text;
   if (!given.budget) text = fmt::format("budget  {}, as this run had it\n", format_bytes(*flags.budget));
-  if (take_plan_of_run(given, flags, config)) return text + "plan    as this run had it\n";
+  if (take_plan_of_run(given, flags, config)) return {text + "plan    as this run had it\n"};
   const ChosenHardware chosen =
       flags.hardware_of_all ? *flags.hardware_of_all : choose_hardware(flags.hardware, config.device);
-  const plan::Decision decision = plan_for_budget(flags.training, chosen.hardware, *flags.budget, config);
-  return text + in_short(decision, *config.plan) +
-         fmt::format("Planned with the speed of {}\n", chosen.text());
+  const PlannedStep planned = plan_for_budget(flags.training, chosen.hardware, *flags.budget, config);
+  text +=
+      in_short(planned.decision, planned.plan) + fmt::format("Planned with the speed of {}\n", chosen.text());
+  std::optional<Race> race =
+      flags.resume ? std::nullopt : race_plans(flags, chosen.hardware, planned, config);
+  if (race) text += race->text();
+  return {std::move(text), std::move(race)};
 }
 
 // Before anything is written.
@@ -235,7 +296,7 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
   TrainConfig config = training_config(flags.training);
   if (group) config.host_part_bytes = part_of_host(*group, flags.ranks_here);
   config.graph = !flags.no_graph;
-  const std::string plan_text = decide(given, flags, config);
+  const Decided decided = decide(given, flags, config);
   const fs::path out_dir = out_dir_of(flags, config, group.get());
   std::FILE* const text_to = flags.json && config.rank == 0 ? stderr : stdout;
   if (flags.verify) verify_first(config, text_to);
@@ -246,7 +307,7 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
                .trace = flags.resume || config.rank != 0 ? fs::path() : out_dir / "trace",
                .on_prediction =
                    [&](const Prediction& predicted) {
-                     print(heading(config, weights_of(config, flags), out_dir, group.get()) + plan_text +
+                     print(heading(config, weights_of(config, flags), out_dir, group.get()) + decided.text +
                                prediction(config, predicted.peak),
                            text_to);
                      if (config.rank == 0) warn_if_above_budget(config, predicted.budget_use());
@@ -267,7 +328,12 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
                .stop = &stop_on_signal(config.rank == 0 ? "this step" : "")});
   progress.end();
   print(summary(config, result, out_dir), text_to);
+  if (decided.race && !out_dir.empty())
+    print(fmt::format("The same run again, bit for bit and without a race: --plan {} instead of --budget\n",
+                      (out_dir / "plan.json").string()),
+          text_to);
   Json whole = document(config, result, out_dir);
+  if (decided.race) whole["race"] = decided.race->document();
   if (group) {
     take_largest_rank(*group, whole);
     whole["backend"] = group->carrier();
@@ -341,6 +407,11 @@ void add_train(CLI::App& snug) {
            "Launch every kernel of a step by itself, also where the host is slower in that than the GPU in "
            "running "
            "them. Default: such steps become one CUDA graph, unless something of them waits on the host");
+  add_flag(verb, "--race", flags->race,
+           "With --budget: run the best plans of several splits of the batch for some steps in turn, on "
+           "weights of no "
+           "meaning, and take the fastest. Default: in runs of which that is at most a twentieth");
+  add_flag(verb, "--no-race", flags->no_race, "Take the plan that is predicted to be the fastest");
   add_flag(verb, "--no-save", flags->no_save, "Save nothing: for measurements");
   add_flag(
       verb, "--resume", flags->resume,

@@ -255,33 +255,26 @@ PlannedStep plan_step(const Step& step, const PlanOptions& options, std::shared_
 std::vector<plan::Plan> rival_plans(const Step& step, const PlanOptions& options, const PlannedStep& planned,
                                     double slowdown) {
   const Prices prices(step, options);
-  plan::Planner& planner = *planned.planner;
-  const plan::Overhead overhead = planner.overhead();
+  const plan::Planner& planner = *planned.planner;
   Step unrefined = step;
   unrefined.finer = nullptr;
-  const auto micro_batch = [&](const plan::Offer& offer) {
-    return planner.candidate(offer).setting[plan::kMicroBatch];
+  const auto micro_batch = [](const plan::Candidate& candidate) {
+    return candidate.setting[plan::kMicroBatch];
   };
   std::vector<plan::Plan> plans;
   for (const plan::Offer& rival : planner.rivals(options.budget_bytes, slowdown)) {
-    if (micro_batch(rival) == micro_batch(planned.decision.taken)) continue;
+    const std::int64_t split = micro_batch(planner.candidate(rival));
+    if (split == planned.plan.setting[plan::kMicroBatch]) continue;
     std::vector<plan::Candidate> alike;
-    std::vector<std::size_t> numbers;  // that they have in the planner
-    for (std::size_t i = 0; i < planner.candidates().size(); ++i) {
-      if (planner.candidates()[i].setting[plan::kMicroBatch] != micro_batch(rival)) continue;
-      alike.push_back(planner.candidates()[i]);
-      numbers.push_back(i);
-    }
-    plan::Planner among(std::move(alike), overhead);
-    plan::Decision decision =
+    std::ranges::copy_if(planner.candidates(), std::back_inserter(alike),
+                         [&](const plan::Candidate& one) { return micro_batch(one) == split; });
+    plan::Planner among(std::move(alike), planner.overhead());
+    const plan::Decision decision =
         with_graph(unrefined, among, prices, decide(among, prices, options.budget_bytes));
-    if (!decision.fits || decision.taken.seconds > slowdown * planned.decision.taken.seconds) continue;
-    decision.taken.candidate = numbers[decision.taken.candidate];
-    planner.set_overhead(among.overhead());
-    plans.push_back(
-        planner.write_down(planner.about(decision.taken, options.budget_bytes), identity_of(step)));
+    if (!decision.fits || decision.taken.seconds > slowdown * planned.plan.predicted.step_seconds) continue;
+    plans.push_back(among.write_down(decision, identity_of(step)));
+    plans.back().plain = planned.plan.plain;
   }
-  planner.set_overhead(overhead);
   std::ranges::sort(plans, {}, [](const plan::Plan& plan) { return plan.predicted.step_seconds; });
   return plans;
 }

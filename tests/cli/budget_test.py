@@ -49,6 +49,20 @@ class Budget(CommandTest):
                          "  --precision bf16 "):
                 self.assertIn(part, why)
 
+    def test_plans_race_and_the_plan_of_the_run_repeats_it(self):
+        document = self.json(*RUN, "--budget", self.peak * 7 // 10, "--race", "--out-dir", "raced")
+        race = document["race"]
+        self.assertEqual(len({one["micro_batch"] for one in race}), len(race))
+        self.assertGreater(len(race), 1)
+        taken = [one["micro_batch"] for one in race if one["taken"]]
+        self.assertEqual(taken, [self.read("raced/plan.json")["micro_batch"]])
+        self.assertTrue(all(one["seconds"] > 0 and one["predicted_seconds"] > 0 for one in race))
+        self.json(*RUN, "--plan", "raced/plan.json", "--out-dir", "again")
+        self.assertEqual(self.losses("again"), self.losses("raced"))
+        self.assertNotIn("race", self.run_within(self.peak * 7 // 10), "two steps are not worth one")
+        self.refuses(*RUN, "--race", says=["--race", "--budget"])
+        self.refuses(*RUN, "--budget", self.peak, "--race", "--no-race", says=["--race", "--no-race"])
+
     def test_a_budget_changes_no_loss_when_the_split_is_given(self):
         split = ("--micro-batch", 2, "--steps", 3)
         plain = self.json("train", *STEP, *split, "--out-dir", "plain")
