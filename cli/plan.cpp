@@ -75,16 +75,9 @@ void run(const Flags& flags) {
   if (config.ranks > 1 && chosen.hardware.is_gpu) chosen.hardware = of_one_rank(chosen.hardware, config);
   const Step step = step_for(training, config, chosen.hardware);
   PlanOptions options{.host_budget_bytes = config.host_budget_bytes, .hardware = chosen.hardware};
-  auto planner = make_planner(step, options);
   std::optional<plan::MeasuredCosts> costs;
-  if (flags.measure) {
-    train::TrainConfig lean = config;  // it fits wherever anything does
-    train::take(planner->write_down(planner->decide(0), identity_of(step)), lean);
-    options.costs = &costs.emplace(train::measure_costs(lean, chosen.hardware));
-    planner = make_planner(step, options);
-    chosen.hardware.is_estimate = false;
-    chosen.note = "timed by three steps";
-  }
+  if (flags.measure) options.costs = &costs.emplace(measure_costs(training, config, chosen));
+  auto planner = make_planner(step, options);
   options.budget_bytes = budget(flags, *planner, chosen.hardware);
   PlannedStep planned = plan_stages(training, options, config, planner);
   planner = planned.planner;

@@ -89,26 +89,35 @@ PlannedStep plan_stages(const TrainingFlags& flags, const PlanOptions& options, 
   return best;
 }
 
-PlannedStep plan_for_budget(const TrainingFlags& flags, const plan::Hardware& hardware,
-                            std::uint64_t budget_bytes, train::TrainConfig& config) {
-  const PlanOptions options{
-      .budget_bytes = budget_bytes, .host_budget_bytes = config.host_bytes(), .hardware = hardware};
+plan::MeasuredCosts measure_costs(const TrainingFlags& flags, const train::TrainConfig& config,
+                                  ChosenHardware& chosen) {
+  const Step step = step_for(flags, config, chosen.hardware);
+  const auto planner =
+      make_planner(step, {.host_budget_bytes = config.host_bytes(), .hardware = chosen.hardware});
+  train::TrainConfig lean = config;  // it fits wherever anything does
+  train::take(planner->write_down(planner->decide(0), identity_of(step)), lean);
+  plan::MeasuredCosts costs = train::measure_costs(lean, chosen.hardware);
+  chosen.hardware.is_estimate = false;
+  chosen.note = "timed by three steps";
+  return costs;
+}
+
+PlannedStep plan_for_budget(const TrainingFlags& flags, const PlanOptions& options,
+                            train::TrainConfig& config) {
   PlannedStep planned = plan_stages(flags, options, config);
   if (!planned.decision.fits)
-    throw AnswerIsNo(does_not_fit(flags, config, planned, what_fits(flags, config, budget_bytes, hardware)));
+    throw AnswerIsNo(does_not_fit(flags, config, planned,
+                                  what_fits(flags, config, options.budget_bytes, *options.hardware)));
   train::take(planned.plan, config);
   return planned;
 }
 
-std::vector<plan::Plan> plans_to_race(const TrainingFlags& flags, const plan::Hardware& hardware,
+std::vector<plan::Plan> plans_to_race(const TrainingFlags& flags, const PlanOptions& options,
                                       const PlannedStep& planned, const train::TrainConfig& config) {
   constexpr double kMaybeFaster = 1.25;  // by how much predictions of other splits were off
   constexpr std::size_t kMost = 4;
-  const PlanOptions options{.budget_bytes = planned.plan.budget_bytes,
-                            .host_budget_bytes = config.host_bytes(),
-                            .hardware = hardware};
   std::vector<plan::Plan> plans =
-      rival_plans(step_for(flags, config, hardware), options, planned, kMaybeFaster);
+      rival_plans(step_for(flags, config, *options.hardware), options, planned, kMaybeFaster);
   plans.insert(plans.begin(), planned.plan);
   plans.resize(std::min(plans.size(), kMost));
   return plans;

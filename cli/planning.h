@@ -40,11 +40,15 @@ plan::Hardware of_one_rank(plan::Hardware hardware, const train::TrainConfig& co
 PlannedStep plan_stages(const TrainingFlags& flags, const PlanOptions& options, train::TrainConfig& config,
                         std::shared_ptr<plan::Planner> planner = nullptr);
 
+// Runs three steps under the leanest plan and keeps what their operators took, which `chosen` then says.
+plan::MeasuredCosts measure_costs(const TrainingFlags& flags, const train::TrainConfig& config,
+                                  ChosenHardware& chosen);
+
 // Makes a plan for the budget and puts it into the configuration. Throws AnswerIsNo if nothing fits.
-PlannedStep plan_for_budget(const TrainingFlags& flags, const plan::Hardware& hardware,
-                            std::uint64_t budget_bytes, train::TrainConfig& config);
+PlannedStep plan_for_budget(const TrainingFlags& flags, const PlanOptions& options,
+                            train::TrainConfig& config);
 // It, and those that may turn out to be faster: with the batch in other parts.
-std::vector<plan::Plan> plans_to_race(const TrainingFlags& flags, const plan::Hardware& hardware,
+std::vector<plan::Plan> plans_to_race(const TrainingFlags& flags, const PlanOptions& options,
                                       const PlannedStep& planned, const train::TrainConfig& config);
 // Puts a plan from a file into the configuration. Throws Error unless it is for this very step.
 void take_plan(const TrainingFlags& flags, const std::string& path, train::TrainConfig& config);

@@ -160,14 +160,22 @@ struct Decided {
   std::optional<Race> race;
 };
 
-// A twentieth of the run's steps may go into it, unless it is asked for.
-std::optional<Race> race_plans(const Flags& flags, const plan::Hardware& hardware, const PlannedStep& planned,
+constexpr std::int64_t kShare = 20;  // of a run's steps that may go into finding out how to run them
+
+// Nobody has probed this machine, and the run is long.
+bool is_worth_measuring(const Flags& flags, const plan::Hardware& hardware, const TrainConfig& config) {
+  constexpr std::int64_t kSteps = 3;
+  return hardware.is_estimate && flags.hardware.empty() && !flags.no_race && config.ranks == 1 &&
+         config.steps >= kShare * kSteps;
+}
+
+// Unless it is asked for: by the length of the run.
+std::optional<Race> race_plans(const Flags& flags, const PlanOptions& options, const PlannedStep& planned,
                                TrainConfig& config) {
-  constexpr std::int64_t kShare = 20;
   if (flags.no_race || config.ranks > 1) return std::nullopt;
   const bool is_long = config.steps >= kShare * train::steps_of_race(config, 2);
   if (!flags.race && !is_long) return std::nullopt;
-  Race race{.plans = plans_to_race(flags.training, hardware, planned, config)};
+  Race race{.plans = plans_to_race(flags.training, options, planned, config)};
   if (!flags.race)
     while (config.steps < kShare * train::steps_of_race(config, race.plans.size())) race.plans.pop_back();
   if (race.plans.size() < 2) return std::nullopt;
@@ -201,13 +209,19 @@ Decided decide(const Flags& given, const Flags& flags, TrainConfig& config) {
   std::string text;
   if (!given.budget) text = fmt::format("budget  {}, as this run had it\n", format_bytes(*flags.budget));
   if (take_plan_of_run(given, flags, config)) return {text + "plan    as this run had it\n"};
-  const ChosenHardware chosen =
+  ChosenHardware chosen =
       flags.hardware_of_all ? *flags.hardware_of_all : choose_hardware(flags.hardware, config.device);
-  const PlannedStep planned = plan_for_budget(flags.training, chosen.hardware, *flags.budget, config);
+  std::optional<plan::MeasuredCosts> costs;
+  if (is_worth_measuring(flags, chosen.hardware, config))
+    costs = measure_costs(flags.training, config, chosen);
+  const PlanOptions options{.budget_bytes = *flags.budget,
+                            .host_budget_bytes = config.host_bytes(),
+                            .hardware = chosen.hardware,
+                            .costs = costs ? &*costs : nullptr};
+  const PlannedStep planned = plan_for_budget(flags.training, options, config);
   text +=
       in_short(planned.decision, planned.plan) + fmt::format("Planned with the speed of {}\n", chosen.text());
-  std::optional<Race> race =
-      flags.resume ? std::nullopt : race_plans(flags, chosen.hardware, planned, config);
+  std::optional<Race> race = flags.resume ? std::nullopt : race_plans(flags, options, planned, config);
   if (race) text += race->text();
   return {std::move(text), std::move(race)};
 }
@@ -403,15 +417,18 @@ void add_train(CLI::App& snug) {
   add_count(verb, "--save-every", flags->save_every,
             "Save the state every N steps, in out-dir/state/step-N; default: after the last step only", 1);
   add_count(verb, "--keep-last", flags->keep_last, "States to keep; default 2", 1);
-  add_flag(verb, "--no-graph", flags->no_graph,
-           "Launch every kernel of a step by itself, also where the host is slower in that than the GPU in "
-           "running "
-           "them. Default: such steps become one CUDA graph, unless something of them waits on the host");
-  add_flag(verb, "--race", flags->race,
-           "With --budget: run the best plans of several splits of the batch for some steps in turn, on "
-           "weights of no "
-           "meaning, and take the fastest. Default: in runs of which that is at most a twentieth");
-  add_flag(verb, "--no-race", flags->no_race, "Take the plan that is predicted to be the fastest");
+  add_flag(
+      verb, "--no-graph", flags->no_graph,
+      "Launch every kernel of a step by itself, also where the host is slower in that than the GPU in "
+      "running them. Default: such steps become one CUDA graph, unless something of them waits on the host");
+  add_flag(
+      verb, "--race", flags->race,
+      "With --budget: run the best plans of several splits of the batch for some steps in turn, on weights "
+      "of no meaning, and take the fastest. Default: in runs of which that is at most a twentieth");
+  add_flag(
+      verb, "--no-race", flags->no_race,
+      "With --budget: run nothing before the first step; the plan is the one that is predicted to be the "
+      "fastest, with the speeds that are known");
   add_flag(verb, "--no-save", flags->no_save, "Save nothing: for measurements");
   add_flag(
       verb, "--resume", flags->resume,

@@ -42,7 +42,11 @@ void run(const Flags& flags) {
   if (const std::string placed = placed_by_hand(flags.training); !placed.empty())
     fail(placed, " has no use here: gradients are compared, and nothing is updated");
   if (flags.budget)
-    plan_for_budget(flags.training, choose_hardware("", config.device).hardware, *flags.budget, config);
+    plan_for_budget(flags.training,
+                    {.budget_bytes = *flags.budget,
+                     .host_budget_bytes = config.host_bytes(),
+                     .hardware = choose_hardware("", config.device).hardware},
+                    config);
   if (!flags.plan.empty()) take_plan(flags.training, flags.plan, config);
   const Verified verified = train::verify(config);
   if (flags.json)
