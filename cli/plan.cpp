@@ -76,7 +76,8 @@ void run(const Flags& flags) {
   const Step step = step_for(training, config, chosen.hardware);
   PlanOptions options{.host_budget_bytes = config.host_budget_bytes, .hardware = chosen.hardware};
   std::optional<plan::MeasuredCosts> costs;
-  if (flags.measure) options.costs = &costs.emplace(measure_costs(training, config, chosen));
+  if (flags.measure) costs = measure_costs(training, config, std::nullopt, chosen);
+  if (costs) options.costs = &*costs;
   auto planner = make_planner(step, options);
   options.budget_bytes = budget(flags, *planner, chosen.hardware);
   PlannedStep planned = plan_stages(training, options, config, planner);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cli/exit_status.h"
+#include "cli/output.h"
 #include "snug/base/error.h"
 #include "snug/machine/hardware_of.h"
 #include "snug/train/planning.h"
@@ -89,13 +90,17 @@ PlannedStep plan_stages(const TrainingFlags& flags, const PlanOptions& options, 
   return best;
 }
 
-plan::MeasuredCosts measure_costs(const TrainingFlags& flags, const train::TrainConfig& config,
-                                  ChosenHardware& chosen) {
+std::optional<plan::MeasuredCosts> measure_costs(const TrainingFlags& flags, const train::TrainConfig& config,
+                                                 std::optional<std::uint64_t> budget_bytes,
+                                                 ChosenHardware& chosen) {
   const Step step = step_for(flags, config, chosen.hardware);
   const auto planner =
       make_planner(step, {.host_budget_bytes = config.host_bytes(), .hardware = chosen.hardware});
+  if (budget_bytes && !planner->decide(*budget_bytes).fits) return std::nullopt;
   train::TrainConfig lean = config;  // it fits wherever anything does
   train::take(planner->write_down(planner->decide(0), identity_of(step)), lean);
+  lean.budget_bytes = budget_bytes;
+  print("timing three steps, operator by operator\n", stderr);
   plan::MeasuredCosts costs = train::measure_costs(lean, chosen.hardware);
   chosen.hardware.is_estimate = false;
   chosen.note = "timed by three steps";
@@ -110,17 +115,6 @@ PlannedStep plan_for_budget(const TrainingFlags& flags, const PlanOptions& optio
                                   what_fits(flags, config, options.budget_bytes, *options.hardware)));
   train::take(planned.plan, config);
   return planned;
-}
-
-std::vector<plan::Plan> plans_to_race(const TrainingFlags& flags, const PlanOptions& options,
-                                      const PlannedStep& planned, const train::TrainConfig& config) {
-  constexpr double kMaybeFaster = 1.25;  // by how much predictions of other splits were off
-  constexpr std::size_t kMost = 4;
-  std::vector<plan::Plan> plans =
-      rival_plans(step_for(flags, config, *options.hardware), options, planned, kMaybeFaster);
-  plans.insert(plans.begin(), planned.plan);
-  plans.resize(std::min(plans.size(), kMost));
-  return plans;
 }
 
 void take_plan(const TrainingFlags& flags, const std::string& path, train::TrainConfig& config) {

@@ -41,15 +41,14 @@ PlannedStep plan_stages(const TrainingFlags& flags, const PlanOptions& options, 
                         std::shared_ptr<plan::Planner> planner = nullptr);
 
 // Runs three steps under the leanest plan and keeps what their operators took, which `chosen` then says.
-plan::MeasuredCosts measure_costs(const TrainingFlags& flags, const train::TrainConfig& config,
-                                  ChosenHardware& chosen);
+// None: it does not fit within `budget_bytes`.
+std::optional<plan::MeasuredCosts> measure_costs(const TrainingFlags& flags, const train::TrainConfig& config,
+                                                 std::optional<std::uint64_t> budget_bytes,
+                                                 ChosenHardware& chosen);
 
 // Makes a plan for the budget and puts it into the configuration. Throws AnswerIsNo if nothing fits.
 PlannedStep plan_for_budget(const TrainingFlags& flags, const PlanOptions& options,
                             train::TrainConfig& config);
-// It, and those that may turn out to be faster: with the batch in other parts.
-std::vector<plan::Plan> plans_to_race(const TrainingFlags& flags, const PlanOptions& options,
-                                      const PlannedStep& planned, const train::TrainConfig& config);
 // Puts a plan from a file into the configuration. Throws Error unless it is for this very step.
 void take_plan(const TrainingFlags& flags, const std::string& path, train::TrainConfig& config);
 
@@ -62,7 +61,7 @@ Step step_for(const TrainingFlags& flags, const train::TrainConfig& config, cons
 std::string ladder(const train::TrainConfig& config, const plan::Planner& planner,
                    const plan::Decision& decision, const ChosenHardware& hardware);
 // In two lines, for a run that is about to use it.
-std::string in_short(const plan::Decision& decision, const plan::Plan& plan);
+std::string in_short(const plan::Plan& plan);
 // What does not fit, by how much, and what does.
 std::string does_not_fit(const TrainingFlags& flags, const train::TrainConfig& config,
                          const PlannedStep& planned, const std::vector<Alternative>& alternatives);

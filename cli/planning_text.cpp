@@ -137,9 +137,9 @@ std::string ladder(const train::TrainConfig& config, const Planner& planner, con
   return text + next_steps(decision);
 }
 
-std::string in_short(const Decision& decision, const plan::Plan& plan) {
+std::string in_short(const plan::Plan& plan) {
   std::string text =
-      fmt::format("\nPlan for {}: {} of {} plain, {:.2f}x its time, ", format_bytes(decision.budget_bytes),
+      fmt::format("\nPlan for {}: {} of {} plain, {:.2f}x its time, ", format_bytes(plan.budget_bytes),
                   format_bytes(plan.predicted.peak_bytes), format_bytes(plan.plain.peak_bytes),
                   plan.predicted.step_seconds / plan.plain.step_seconds);
   if (plan.levers.empty()) return text + "nothing to be done\n";

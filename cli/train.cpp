@@ -1,10 +1,8 @@
 // snug train: the main job.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <memory>
@@ -17,6 +15,7 @@
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/planning.h"
+#include "cli/race.h"
 #include "cli/ranks.h"
 #include "cli/run_text.h"
 #include "cli/training_flags.h"
@@ -27,7 +26,6 @@
 #include "snug/plan/plan.h"
 #include "snug/train/planning.h"
 #include "snug/train/progress.h"
-#include "snug/train/race.h"
 #include "snug/train/trainer.h"
 
 namespace snug::cli {
@@ -128,67 +126,15 @@ bool take_plan_of_run(const Flags& given, const Flags& flags, TrainConfig& confi
   }
 }
 
-// One of these is taken, the first one unless another is faster where it runs.
-struct Race {
-  std::vector<plan::Plan> plans;
-  train::Raced raced;
-
-  std::string text() const {
-    std::vector<std::string> parts;
-    for (std::size_t i = 0; i < plans.size(); ++i)
-      parts.push_back(fmt::format(
-          "{} at once {}{}", plans[i].setting[plan::kMicroBatch],
-          std::isfinite(raced.seconds[i]) ? train::format_seconds(raced.seconds[i]) : "does not fit",
-          i == raced.fastest ? " (taken)" : ""));
-    return fmt::format("Raced   {} plans: {}\n", plans.size(), fmt::join(parts, ", "));
-  }
-
-  Json document() const {
-    Json all = Json::array();
-    for (std::size_t i = 0; i < plans.size(); ++i)
-      all.push_back({{"micro_batch", plans[i].setting[plan::kMicroBatch]},
-                     {"predicted_seconds", plans[i].predicted.step_seconds},
-                     {"seconds", std::isfinite(raced.seconds[i]) ? Json(raced.seconds[i]) : Json(nullptr)},
-                     {"taken", i == raced.fastest}});
-    return all;
-  }
-};
-
 // What the run does about memory, and what to say of it.
 struct Decided {
   std::string text;
   std::optional<Race> race;
+  bool depends_on_clock = false;  // which plan it is
 };
 
-constexpr std::int64_t kShare = 20;  // of a run's steps that may go into finding out how to run them
-
-// Nobody has probed this machine, and the run is long.
-bool is_worth_measuring(const Flags& flags, const plan::Hardware& hardware, const TrainConfig& config) {
-  constexpr std::int64_t kSteps = 3;
-  return hardware.is_estimate && flags.hardware.empty() && !flags.no_race && config.ranks == 1 &&
-         config.steps >= kShare * kSteps;
-}
-
-// Unless it is asked for: by the length of the run.
-std::optional<Race> race_plans(const Flags& flags, const PlanOptions& options, const PlannedStep& planned,
-                               TrainConfig& config) {
-  if (flags.no_race || config.ranks > 1) return std::nullopt;
-  const bool is_long = config.steps >= kShare * train::steps_of_race(config, 2);
-  if (!flags.race && !is_long) return std::nullopt;
-  Race race{.plans = plans_to_race(flags.training, options, planned, config)};
-  if (!flags.race)
-    while (config.steps < kShare * train::steps_of_race(config, race.plans.size())) race.plans.pop_back();
-  if (race.plans.size() < 2) return std::nullopt;
-  print(fmt::format("racing {} plans for {} steps each; --no-race takes the first one\n", race.plans.size(),
-                    train::steps_of_race(config, 1)),
-        stderr);
-  race.raced = train::race(largest_step(flags.training, config), race.plans, {.stop = &stop_on_signal("")});
-  train::take(race.plans[race.raced.fastest], config);
-  return race;
-}
-
 // `flags`: those given and those kept.
-Decided decide(const Flags& given, const Flags& flags, TrainConfig& config) {
+Decided decide(const Flags& given, const Flags& flags, const fs::path& out_dir, TrainConfig& config) {
   const std::string by_hand = chosen_by_hand(flags.training);
   check(by_hand.empty() || (!flags.budget && flags.plan.empty()), by_hand,
         " chooses by hand what --budget and --plan decide: give one of them");
@@ -205,25 +151,32 @@ Decided decide(const Flags& given, const Flags& flags, TrainConfig& config) {
   if (!flags.plan.empty()) take_plan(flags.training, flags.plan, config);
   check(!flags.race || !flags.no_race, "--race and --no-race: give one of them");
   check(!flags.race || flags.budget, "--race has no use without --budget");
+  check(!flags.race || !flags.resume, "--race has no use with --resume: a run that goes on keeps its plan");
+  check(!flags.race || config.ranks == 1, "--race has no use with --ranks: each rank has a clock of its own");
   if (!flags.budget) return {};
   std::string text;
   if (!given.budget) text = fmt::format("budget  {}, as this run had it\n", format_bytes(*flags.budget));
   if (take_plan_of_run(given, flags, config)) return {text + "plan    as this run had it\n"};
   ChosenHardware chosen =
       flags.hardware_of_all ? *flags.hardware_of_all : choose_hardware(flags.hardware, config.device);
+  const auto check_it = [&] { train::check_run(config, {.out_dir = out_dir, .resume = flags.resume}); };
   std::optional<plan::MeasuredCosts> costs;
-  if (is_worth_measuring(flags, chosen.hardware, config))
-    costs = measure_costs(flags.training, config, chosen);
+  if (!flags.no_race && flags.hardware.empty() && is_worth_measuring(chosen.hardware, config)) {
+    check_it();
+    costs = measure_costs(flags.training, config, flags.budget, chosen);
+  }
   const PlanOptions options{.budget_bytes = *flags.budget,
                             .host_budget_bytes = config.host_bytes(),
                             .hardware = chosen.hardware,
                             .costs = costs ? &*costs : nullptr};
   const PlannedStep planned = plan_for_budget(flags.training, options, config);
-  text +=
-      in_short(planned.decision, planned.plan) + fmt::format("Planned with the speed of {}\n", chosen.text());
-  std::optional<Race> race = flags.resume ? std::nullopt : race_plans(flags, options, planned, config);
+  std::optional<Race> race;
+  if (!flags.resume && !flags.no_race)
+    race = race_plans(flags.training, options, planned, flags.race, check_it, config);
+  text += in_short(*config.plan) + fmt::format("Planned with the speed of {}\n", chosen.text());
   if (race) text += race->text();
-  return {std::move(text), std::move(race)};
+  const bool depends_on_clock = costs || (race && race->plans.size() > 1);
+  return {std::move(text), std::move(race), depends_on_clock};
 }
 
 // Before anything is written.
@@ -310,8 +263,8 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
   TrainConfig config = training_config(flags.training);
   if (group) config.host_part_bytes = part_of_host(*group, flags.ranks_here);
   config.graph = !flags.no_graph;
-  const Decided decided = decide(given, flags, config);
   const fs::path out_dir = out_dir_of(flags, config, group.get());
+  const Decided decided = decide(given, flags, out_dir, config);
   std::FILE* const text_to = flags.json && config.rank == 0 ? stderr : stdout;
   if (flags.verify) verify_first(config, text_to);
   train::Progress progress({.steps = config.steps, .budget_bytes = config.budget_bytes});
@@ -342,10 +295,11 @@ void run_here(const Flags& given, const std::shared_ptr<zero::Group>& group) {
                .stop = &stop_on_signal(config.rank == 0 ? "this step" : "")});
   progress.end();
   print(summary(config, result, out_dir), text_to);
-  if (decided.race && !out_dir.empty())
-    print(fmt::format("The same run again, bit for bit and without a race: --plan {} instead of --budget\n",
-                      (out_dir / "plan.json").string()),
-          text_to);
+  if (decided.depends_on_clock && !out_dir.empty())
+    print(
+        fmt::format("The same run again, bit for bit: --plan {} instead of --budget, --race, --max-tokens\n",
+                    (out_dir / "plan.json").string()),
+        text_to);
   Json whole = document(config, result, out_dir);
   if (decided.race) whole["race"] = decided.race->document();
   if (group) {
@@ -424,7 +378,7 @@ void add_train(CLI::App& snug) {
   add_flag(
       verb, "--race", flags->race,
       "With --budget: run the best plans of several splits of the batch for some steps in turn, on weights "
-      "of no meaning, and take the fastest. Default: in runs of which that is at most a twentieth");
+      "of no meaning, and take the fastest. Default: in runs of which that is about a twentieth at most");
   add_flag(
       verb, "--no-race", flags->no_race,
       "With --budget: run nothing before the first step; the plan is the one that is predicted to be the "

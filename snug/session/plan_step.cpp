@@ -272,8 +272,13 @@ std::vector<plan::Plan> rival_plans(const Step& step, const PlanOptions& options
     const plan::Decision decision =
         with_graph(unrefined, among, prices, decide(among, prices, options.budget_bytes));
     if (!decision.fits || decision.taken.seconds > slowdown * planned.plan.predicted.step_seconds) continue;
-    plans.push_back(among.write_down(decision, identity_of(step)));
-    plans.back().plain = planned.plan.plain;
+    plan::Plan plan = among.write_down(decision, identity_of(step));
+    const plan::Amount whole = planned.plan.plain, part = std::exchange(plan.plain, whole);
+    plan.levers.insert(plan.levers.begin(), {.name = plan::kMicroBatch.name,
+                                             .saved_bytes = static_cast<std::int64_t>(whole.peak_bytes) -
+                                                            static_cast<std::int64_t>(part.peak_bytes),
+                                             .cost_seconds = part.step_seconds - whole.step_seconds});
+    plans.push_back(std::move(plan));
   }
   std::ranges::sort(plans, {}, [](const plan::Plan& plan) { return plan.predicted.step_seconds; });
   return plans;

@@ -59,18 +59,21 @@ RunBudgets budgets_of_run(const fs::path& folder) {
   return {bytes("budget_bytes"), bytes("host_budget_bytes")};
 }
 
+void RunDirectory::check_free(const fs::path& path) {
+  const auto steps = io::saved_steps(path);
+  check(steps.empty(), "`out_dir` ", path.string(), " already holds a run (state/step-",
+        steps.empty() ? 0 : steps.back(), " is there): go on with `resume`, or choose another");
+  if (never_stepped(path)) return;
+  for (const char* file : {"config.json", "metrics.jsonl", "trace"})
+    check(!fs::exists(path / file), "`out_dir` ", path.string(), " already holds a run (", file,
+          " is there): choose another");
+}
+
 RunDirectory::RunDirectory(const fs::path& path, const Json& config) : path_(path) {
   std::error_code error;
   const bool made = fs::create_directories(path_, error);
   check(!error, "`out_dir` ", path_.string(), " cannot be made: ", error.message());
-  const auto steps = io::saved_steps(path_);
-  check(steps.empty(), "`out_dir` ", path_.string(), " already holds a run (state/step-",
-        steps.empty() ? 0 : steps.back(), " is there): go on with `resume`, or choose another");
-  if (!never_stepped(path_)) {
-    for (const char* file : {"config.json", "metrics.jsonl", "trace"})
-      check(!fs::exists(path_ / file), "`out_dir` ", path_.string(), " already holds a run (", file,
-            " is there): choose another");
-  }
+  check_free(path_);
   try {
     metrics_ = std::make_unique<OutputFile>(path_ / "metrics.jsonl", OutputFile::Mode::Append);
     check(metrics_->lock(), "another run is writing to it");

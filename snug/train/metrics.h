@@ -35,6 +35,8 @@ class SNUG_API RunDirectory {
   // A new run. Throws Error if the folder cannot be made or written, or already holds a run of at least one
   // step or a saved state.
   RunDirectory(const std::filesystem::path& path, const Json& config);
+  // Throws what making one would, if there is something in the way already.
+  static void check_free(const std::filesystem::path& path);
   // One that is there, and from now on is ours alone; nothing is changed yet. Throws Error if there is none.
   explicit RunDirectory(const std::filesystem::path& path);
 

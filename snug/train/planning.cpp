@@ -275,9 +275,18 @@ Verified verify(const TrainConfig& config) {
   return snug::verify(treatment(config), options);
 }
 
+TrainConfig without_meaning(TrainConfig config, std::int64_t steps) {
+  config.steps = steps;
+  config.optimizer.warmup = 0;
+  config.weights.clear();
+  config.data = "synthetic";
+  config.shuffle_seed.reset();
+  config.allow_nan = true;
+  return config;
+}
+
 std::vector<plan::MeasuredOperator> time_operators(const TrainConfig& config, std::int64_t warm_up) {
-  TrainConfig few = config;
-  few.steps = warm_up + 1;
+  const TrainConfig few = without_meaning(config, warm_up + 1);
   return machine::time_operators(config.device, [&](const std::function<void()>& after_step) {
     train(few, {.on_step = [&](const StepMetrics&) { after_step(); }});
   });

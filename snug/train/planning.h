@@ -41,7 +41,11 @@ SNUG_API Tuned tune(const TrainConfig& config, std::uint64_t budget_bytes,
 // The first batch of the data, with config.plan or config.recompute, at config's split of the batch.
 SNUG_API Verified verify(const TrainConfig& config);
 
-// So many steps of the run itself, under config.plan, and then one that is timed operator by operator.
+// So many steps for their time alone: of the same sizes and under the same plan, on fresh weights and made-up
+// tokens.
+SNUG_API TrainConfig without_meaning(TrainConfig config, std::int64_t steps);
+
+// So many of those, and then one that is timed operator by operator.
 SNUG_API std::vector<plan::MeasuredOperator> time_operators(const TrainConfig& config,
                                                             std::int64_t warm_up = 2);
 SNUG_API plan::MeasuredCosts measure_costs(const TrainConfig& config, const plan::Hardware& hardware);

@@ -24,15 +24,6 @@ std::int64_t steps_of_turn(const TrainConfig& config) {
   return kTimed + 1 + (may_be_captured(config) ? CapturedPasses::kAlike + 1 : 0);
 }
 
-TrainConfig without_meaning(TrainConfig config) {
-  config.steps = steps_of_turn(config);
-  config.weights.clear();
-  config.data = "synthetic";
-  config.shuffle_seed.reset();
-  config.allow_nan = true;
-  return config;
-}
-
 // The median of the last steps.
 double seconds_of_turn(const TrainConfig& config, const std::atomic<bool>* stop) {
   std::vector<double> seconds;
@@ -63,7 +54,7 @@ Raced race(const TrainConfig& config, const std::vector<plan::Plan>& plans, cons
   for (int turn = 0; turn < kTurns; ++turn)
     for (std::size_t i = 0; i < plans.size(); ++i) {
       if (stopped()) return {.seconds = std::move(raced.seconds)};
-      TrainConfig shape = without_meaning(config);
+      TrainConfig shape = without_meaning(config, steps_of_turn(config));
       take(plans[i], shape);
       if (raced.seconds[i] == kNever) continue;
       const double seconds = seconds_of_turn(shape, options.stop);

@@ -365,6 +365,12 @@ std::uint64_t unplanned_outside(const TrainConfig& config, const zero::Group* gr
 
 }  // namespace
 
+void check_run(const TrainConfig& config, const TrainOptions& options) {
+  Beginning run = begin(config, options);
+  find_weights(run, {.resume = options.resume});
+  if (!options.resume && !options.out_dir.empty()) RunDirectory::check_free(options.out_dir);
+}
+
 TrainResult train(const TrainConfig& given, const TrainOptions& options) {
   Beginning run = begin(given, options);
   const TrainConfig& config = run.config;

@@ -65,6 +65,10 @@ struct TrainResult {
   Measured measured;
 };
 
+// Throws the Error for bad input, data, weights or a folder that is in use, that train() would throw, and
+// does nothing: for whoever has something to do before it.
+SNUG_API void check_run(const TrainConfig& config, const TrainOptions& options);
+
 // Throws Error for bad input before anything is written, memory::OutOfBudget or c10::OutOfMemoryError when
 // memory runs out, RunError when the run fails otherwise.
 SNUG_API TrainResult train(const TrainConfig& config, const TrainOptions& options = {});

@@ -60,6 +60,11 @@ class Budget(CommandTest):
         self.json(*RUN, "--plan", "raced/plan.json", "--out-dir", "again")
         self.assertEqual(self.losses("again"), self.losses("raced"))
         self.assertNotIn("race", self.run_within(self.peak * 7 // 10), "two steps are not worth one")
+        self.refuses(*RUN, "--budget", self.peak, "--race", "--data", "nope.txt", says=["nope.txt"])
+        self.refuses(*RUN, "--budget", self.peak, "--race", "--out-dir", "raced", says=["raced", "already holds a run"])
+        self.refuses(*RUN, "--budget", self.peak, "--race", "--resume", "--out-dir", "raced", says=["--race", "--resume"])
+        alone = self.json(*RUN, "--budget", self.peak, "--race", "--micro-batch", 4, "--warmup", 1)
+        self.assertEqual(alone["race"], [])
         self.refuses(*RUN, "--race", says=["--race", "--budget"])
         self.refuses(*RUN, "--budget", self.peak, "--race", "--no-race", says=["--race", "--no-race"])
 

@@ -29,7 +29,8 @@ TrainConfig a_step() {
                   .max_positions = 128};
   config.batch_size = config.micro_batch = 4;
   config.seq_len = 64;
-  config.steps = 3;
+  config.steps = 30;
+  config.optimizer.warmup = 20;  // more steps than a race has
   return config;
 }
 
@@ -47,6 +48,8 @@ class Race : public ::testing::Test {
 
   std::vector<double> losses_of(const plan::Plan& plan) const {
     TrainConfig config = config_;
+    config.steps = 3;
+    config.optimizer.warmup = 0;
     take(plan, config);
     std::vector<double> losses;
     train(config, {.on_step = [&](const StepMetrics& metrics) { losses.push_back(metrics.loss); }});
