@@ -62,6 +62,7 @@ class LaunchGraph::Captured {
     try {
       capture(work);
       C10_CUDA_CHECK(cudaGraphUpload(graph_.raw_cuda_graph_exec(), stream));  // memory that a launch needs
+      stream.synchronize();
     } catch (...) {
       static_cast<void>(cudaGetLastError());
       end_allocating();
