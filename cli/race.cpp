@@ -61,7 +61,7 @@ bool is_worth_measuring(const plan::Hardware& hardware, const train::TrainConfig
 
 std::optional<Race> race_plans(const TrainingFlags& flags, const PlanOptions& options,
                                const PlannedStep& planned, bool is_asked_for,
-                               const std::function<void()>& check, train::TrainConfig& config) {
+                               const std::function<void()>& before, train::TrainConfig& config) {
   const auto is_small = [&](std::size_t plans) {
     return config.steps >= kShare * train::steps_of_race(config, plans);
   };
@@ -69,7 +69,7 @@ std::optional<Race> race_plans(const TrainingFlags& flags, const PlanOptions& op
   Race race{.plans = plans_to_race(flags, options, planned, config)};
   while (!is_asked_for && !is_small(race.plans.size())) race.plans.pop_back();
   if (race.plans.size() < 2) return is_asked_for ? std::optional(std::move(race)) : std::nullopt;
-  check();
+  before();
   print(fmt::format("racing {} plans for {} steps each, before the first one\n", race.plans.size(),
                     train::steps_of_race(config, 1)),
         stderr);

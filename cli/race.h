@@ -28,10 +28,10 @@ struct Race {
 bool is_worth_measuring(const plan::Hardware& hardware, const train::TrainConfig& config);
 
 // Races if that is asked for, or a small part of the run, and puts the winner into the configuration.
-// `check`: is called before that much is done. None: the run is too short, or there is nothing
+// `before` is called before that much is done. None: the run is too short, or there is nothing
 // to race and nobody asked. Throws Stopped if a signal ends it.
 std::optional<Race> race_plans(const TrainingFlags& flags, const PlanOptions& options,
                                const PlannedStep& planned, bool is_asked_for,
-                               const std::function<void()>& check, train::TrainConfig& config);
+                               const std::function<void()>& before, train::TrainConfig& config);
 
 }  // namespace snug::cli

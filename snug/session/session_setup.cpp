@@ -75,7 +75,7 @@ SessionOptions completed(SessionOptions options, at::TensorList parameters) {
   machine::prepare(device);
   if (device.is_cuda()) {
     machine::race_products(!options.sharding);  // each rank has a clock of its own
-    if (plan && !plan->products.empty()) machine::take_products(plan->products);
+    machine::take_products(plan ? plan->products : plan::Plan().products);  // nor those of a session before
   }
   return options;
 }
