@@ -64,8 +64,10 @@ void keep_products() {
   }
 }
 
-void write_down_products(std::map<std::string, std::int64_t>& products) {
-  if (products.size() != ops::products_so_far()) products = ops::chosen_products();
+bool write_down_products(std::map<std::string, std::int64_t>& products) {
+  if (products.size() == ops::products_so_far()) return false;
+  products = ops::chosen_products();
+  return true;
 }
 
 void take_products(const std::map<std::string, std::int64_t>& products) {

@@ -21,8 +21,8 @@ SNUG_API void race_products(bool may = true);
 // Keeps what was won since. What cannot be written is not kept.
 SNUG_API void keep_products();
 
-// As a plan has them: what this process computes with, and what it shall compute with.
-SNUG_API void write_down_products(std::map<std::string, std::int64_t>& products);
+// As a plan has them: what this process computes with, whether that is news, and what it shall compute with.
+SNUG_API bool write_down_products(std::map<std::string, std::int64_t>& products);
 SNUG_API void take_products(const std::map<std::string, std::int64_t>& products);
 // Which of them turned out to be of another GPU or another cuBLAS, in words; empty if none did.
 SNUG_API std::string products_that_differ();

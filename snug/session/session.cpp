@@ -730,11 +730,9 @@ std::uint64_t Session::predicted_bytes() const {
 void Session::forget_attempt() {
   impl_->forget_attempt();
 }
-
 bool Session::has_room_for(std::uint64_t bytes) const {
   return impl_->has_room_for(bytes);
 }
-
 int Session::plans_made() const {
   return impl_->plans_made();
 }

@@ -42,7 +42,8 @@ class SNUG_API CapturedPasses {
   // graph is for batches of one size with one number of targets, by which the loss is divided.
   at::Tensor run(const io::Batch& batch, std::int64_t target_count, const Passes& passes);
 
-  // After each step without a graph: whether the GPU had nothing to do any more before the host had launched
+  bool may_become_graph() const { return may_capture_ && !graph_; }
+  // After a step that may: whether the GPU had nothing to do any more before the host had launched
   // all of it. A few of these in a row, alike, are worth a graph.
   void note_step(bool host_was_slower);
 

@@ -46,9 +46,7 @@ void leave_plan(const TrainConfig& config, const std::filesystem::path& path, bo
 
 // So that the same plan computes the same bits again.
 void note_products(plan::Plan& plan, const RunDirectory& directory) {
-  const std::size_t before = plan.products.size();
-  machine::write_down_products(plan.products);
-  if (plan.products.size() != before) plan::save_plan(plan, directory.plan_path());
+  if (machine::write_down_products(plan.products)) plan::save_plan(plan, directory.plan_path());
 }
 
 // A scale below 1 would make overflow of what is computed, not of what is scaled: no scale helps then.
@@ -139,7 +137,7 @@ class Stepper {
     session_.account().mark("step " + std::to_string(step + 1));
     StepMetrics metrics{.step = step + 1, .lr = optim::learning_rate(schedule_, step)};
     session_.run([&] { run(metrics); });
-    if (captured_ && !captured_->has_graph())
+    if (captured_ && captured_->may_become_graph())
       captured_->note_step(readback_.waited_for_host() && is_worth_a_graph(metrics.step));
     const Readback::Numbers numbers = readback_.finish();
     metrics.loss = numbers.loss;

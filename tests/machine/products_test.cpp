@@ -71,7 +71,8 @@ TEST_F(Products, OfAPlanAreTakenAndWhatDiffersIsSaid) {
   EXPECT_EQ(products_that_differ().find("2 matrix products have another algorithm"), 0u);
   std::map<std::string, std::int64_t> products;
   ops::note_choice("of the plan", 2, /*won=*/false);
-  write_down_products(products);
+  EXPECT_TRUE(write_down_products(products));
+  EXPECT_FALSE(write_down_products(products)) << "nothing new";
   EXPECT_EQ(products.at("of the plan"), 2);
   EXPECT_FALSE(products.contains("of another GPU"));
   take_products({});

@@ -1,6 +1,5 @@
 // Steps that are launched as one CUDA graph, against the same steps launched kernel by kernel: every loss and
 // norm in every digit, and the same memory of tensors. Skips loudly where there is no GPU.
-#include <ATen/cuda/CUDAContextLight.h>
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 
@@ -10,6 +9,7 @@
 #include "snug/base/bytes.h"
 #include "snug/io/token_dataset.h"
 #include "snug/machine/hardware_of.h"
+#include "snug/machine/launch_graph.h"
 #include "snug/memory/process_memory.h"
 #include "snug/session/verify.h"
 #include "snug/train/captured_passes.h"
@@ -134,11 +134,9 @@ TEST_F(CapturedPassesCuda, APlanLeavesRoomForTheGraph) {
     EXPECT_EQ(planned.plan.budget_bytes, budget);
     TrainConfig within = config;
     take(planned.plan, within);
-    at::cuda::clearCublasWorkspaces();
-    memory::empty_cuda_cache();
+    machine::give_back_cache(config.device);
     const Ran one_by_one = run(within, false);
-    at::cuda::clearCublasWorkspaces();
-    memory::empty_cuda_cache();
+    machine::give_back_cache(config.device);
     const Ran captured = run(within, true);
     EXPECT_EQ(captured.said, std::vector<std::string>());
     EXPECT_EQ(captured.numbers, one_by_one.numbers);

@@ -1,6 +1,5 @@
 // The promise on a GPU: what the whole process needs is what was predicted before its first allocation there,
 // and never more than the budget. Skips loudly where there is no GPU.
-#include <ATen/cuda/CUDAContextLight.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
@@ -11,6 +10,7 @@
 #include "snug/base/bytes.h"
 #include "snug/memory/process_memory.h"
 #include "snug/machine/hardware_of.h"
+#include "snug/machine/launch_graph.h"
 #include "snug/train/planning.h"
 #include "snug/train/trainer.h"
 #include "tests/support/random_suite.h"
@@ -56,8 +56,7 @@ class PlannedOnCuda : public ::testing::Test {
     TrainConfig planned = config;
     take(step.plan, planned);
     // As in a process of its own: else cuBLAS's workspaces of the run before lie somewhere in the middle.
-    at::cuda::clearCublasWorkspaces();
-    memory::empty_cuda_cache();
+    machine::give_back_cache(kDevice);
     return train(planned);
   }
 
